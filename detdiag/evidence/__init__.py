@@ -1,0 +1,1 @@
+"""What was seen: observations, findings, cases and the append-only record. No torch, no pandas."""
