@@ -148,10 +148,21 @@ def _scalar_kind(a: Any, b: Any) -> ChangeKind | None:
     if _is_number(a) and _is_number(b):
         if _spelling(a) == _spelling(b):
             return None
-        return "spelling" if a == b or float(a) == float(b) else "value"
+        return (
+            "spelling"
+            if a == b or (not isinstance(a, int) and _as_float(a) == _as_float(b))
+            else "value"
+        )
     if type(a) is type(b):
         return None if a == b else "value"
     return "type"
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _is_number(value: Any) -> bool:
