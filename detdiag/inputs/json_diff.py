@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,9 @@ Reach = Literal["prompt", "parameter", "model", "other", "inert"]
 field of the request, or nothing (inert fields, top-level key order, number spelling)."""
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
-_MISSING: Final = object()
+_STEP: Final = re.compile(
+    r"""\.([A-Za-z_][A-Za-z0-9_-]*)|\[(\d+)\]|\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]"""
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,14 @@ def json_path(keys: Sequence[str | int]) -> str:
         else:
             out += f"[{key!r}]"
     return out
+
+
+def path_keys(path: str) -> tuple[str | int, ...]:
+    """Inverse of :func:`json_path`."""
+    keys: list[str | int] = []
+    for name, index, quoted in _STEP.findall(path):
+        keys.append(name if name else int(index) if index else ast.literal_eval(quoted))
+    return tuple(keys)
 
 
 Keys = tuple[str | int, ...]

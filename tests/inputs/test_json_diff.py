@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detdiag.errors import DetdiagError
-from detdiag.inputs.json_diff import diff_json
+from detdiag.inputs.json_diff import diff_json, json_path, path_keys
 from detdiag.inputs.json_text import parse_json
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -100,3 +100,9 @@ def test_broken_json_is_one_line_with_the_file(text: str | bytes) -> None:
     with pytest.raises(DetdiagError) as caught:
         parse_json(text, "x.json")
     assert str(caught.value).startswith("x.json:") and "\n" not in str(caught.value)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text(max_size=6) | st.integers(0, 99), max_size=4))
+def test_a_path_reads_back(keys: list[str | int]) -> None:
+    assert path_keys(json_path(keys)) == tuple(keys)
