@@ -1,0 +1,222 @@
+"""From exchanges to observations: what one record cannot know and the whole file can.
+
+Replica labels become one factor, overlap of intervals becomes ``concurrency``, replies of a
+response cache are taken out, and channels that nothing carries are named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from detdiag.evidence.adapters import bodies
+from detdiag.evidence.adapters.aliases import merge_aliases, replica_names
+from detdiag.evidence.adapters.factors import prompt_token_ids, response_factors
+from detdiag.evidence.adapters.interface import Adapted, Broken, Exchange
+from detdiag.evidence.adapters.lacks import absent_channels
+from detdiag.evidence.adapters.overlap import peak_overlap
+from detdiag.evidence.adapters.shape import arr, dig, epoch_s, first, label, obj, text
+from detdiag.evidence.observation import Observation, Output
+from detdiag.inputs.canonical import prompt_part, request_digest
+
+_KEPT: Final[tuple[str, ...]] = (
+    "id",
+    "created",
+    "usage",
+    "usageMetadata",
+    "service_tier",
+    "timings",
+)
+
+
+def build(
+    path: Path,
+    name: str,
+    entries: Iterable[Exchange | Broken],
+    lacks: tuple[str, ...],
+    broken: Iterable[tuple[int, str]] = (),
+) -> Adapted:
+    """Observations of one file, in the order of the file."""
+    faults = list(broken)
+    exchanges: list[Exchange] = []
+    for entry in entries:
+        if isinstance(entry, Broken):
+            faults.append((entry.line, entry.why))
+        else:
+            exchanges.append(entry)
+    answers = [_outputs(exchange) for exchange in exchanges]
+    exchanges = _mark(exchanges, answers)
+    factors, notes = _factors(exchanges)
+    observations: list[Observation] = []
+    for exchange, found, own in zip(exchanges, answers, factors, strict=True):
+        if exchange.left_out is None:
+            observations += _observations(path, exchange, found, own)
+    observations = _unique_ids(observations)
+    notes = [*_counted(exchanges), *notes, *_ungrouped(observations)]
+    return Adapted(
+        observations=tuple(observations),
+        format=name,
+        lacks=absent_channels(observations, lacks),
+        broken=tuple(sorted(faults)),
+        notes=tuple(notes),
+    )
+
+
+def _outputs(exchange: Exchange) -> list[Output]:
+    if exchange.output is not None:
+        return [exchange.output]
+    return bodies.outputs(exchange.response)
+
+
+def _mark(exchanges: list[Exchange], answers: list[list[Output]]) -> list[Exchange]:
+    """Give every exchange without evidence its reason."""
+    repeated = _repeated_ids(exchanges, answers)
+    out = []
+    for index, (exchange, found) in enumerate(zip(exchanges, answers, strict=True)):
+        reason = exchange.left_out
+        if reason is None and not any(_says_something(output) for output in found):
+            error = isinstance(exchange.response, Mapping) and bodies.is_error(exchange.response)
+            reason = "error instead of an answer" if error else "no answer recorded"
+        elif reason is None and any(_redacted(o.text or "") for o in found):
+            reason = "answer redacted or cut by the logger"
+        elif reason is None and index in repeated:
+            reason = (
+                "same response id as an earlier reply (a response cache or the call logged twice)"
+            )
+        out.append(exchange if reason == exchange.left_out else replace(exchange, left_out=reason))
+    return out
+
+
+_REDACTIONS: Final = ("redacted-by-litellm", "[redacted]", "redacted", "<redacted>", "__redacted__")
+
+
+def _redacted(answer: str) -> bool:
+    """Redacted answers are all alike, and cut ones only as far as they go: neither is evidence."""
+    return answer.strip().lower() in _REDACTIONS or "(litellm_truncated" in answer
+
+
+def _says_something(output: Output) -> bool:
+    return output.text is not None or output.token_ids is not None
+
+
+def _repeated_ids(exchanges: list[Exchange], answers: list[list[Output]]) -> set[int]:
+    """Later replies with an id, a creation time and a text seen before.
+
+    Where one id stands for several texts the server's ids say nothing, and nothing is left out.
+    """
+    seen: dict[tuple[str, str | None], int] = {}
+    texts: dict[tuple[str, str | None], set[str | None]] = defaultdict(set)
+    later: set[int] = set()
+    for index, (exchange, found) in enumerate(zip(exchanges, answers, strict=True)):
+        ident = label(first(exchange.response, "id", "responseId"))
+        if ident is None or exchange.left_out is not None or not found:
+            continue
+        key = (ident, label(dig(exchange.response, "created")))
+        texts[key].add(found[0].text)
+        if key in seen:
+            later.add(index)
+        seen.setdefault(key, index)
+    return set() if any(len(found) > 1 for found in texts.values()) else later
+
+
+def _factors(exchanges: list[Exchange]) -> tuple[list[dict[str, Any]], list[str]]:
+    rows: list[dict[str, Any]] = []
+    replicas = replica_names([exchange.replica for exchange in exchanges])
+    overlap = peak_overlap([_interval(e, r) for e, r in zip(exchanges, replicas, strict=True)])
+    for exchange, name, peak in zip(exchanges, replicas, overlap, strict=True):
+        row = {**response_factors(exchange.response), **exchange.factors}
+        if name is not None:
+            row["replica"] = name
+        if peak is not None:
+            row["concurrency"] = peak
+        when = exchange.start_s or epoch_s(
+            first(exchange.response, "created", "created_at", "createTime")
+        )
+        if when is not None:
+            row["time"] = when
+        rows.append(row)
+    kept = [i for i, exchange in enumerate(exchanges) if exchange.left_out is None]
+    notes = merge_aliases([rows[i] for i in kept])
+    return rows, notes
+
+
+def _interval(exchange: Exchange, replica: str | None) -> tuple[str, float, float] | None:
+    """Server and interval of one exchange; requests to other models share no batch."""
+    if exchange.start_s is None or exchange.end_s is None:
+        return None
+    model = label(dig(exchange.request, "model")) or label(dig(exchange.response, "model"))
+    return f"{model}|{replica}", exchange.start_s, exchange.end_s
+
+
+def _observations(
+    path: Path, exchange: Exchange, found: list[Output], factors: Mapping[str, Any]
+) -> list[Observation]:
+    """One observation a choice: the choices of one call repeat one condition."""
+    ident = exchange.id or f"{path.name}:{exchange.line}"
+    out = []
+    for index, output in enumerate(found):
+        several = len(found) > 1
+        out.append(
+            Observation(
+                id=f"{ident}#{index}" if several else ident,
+                query=exchange.query or _query(exchange.request, f"{path.name}:{exchange.line}"),
+                request=exchange.request,
+                surface=exchange.surface,
+                prompt_token_ids=prompt_token_ids(exchange.response),
+                output=output,
+                factors={**factors, "repeat": index} if several else factors,
+                response=_kept(exchange.response),
+                source=f"{path}:{exchange.line}",
+            )
+        )
+    return out
+
+
+def _query(request: Mapping[str, Any] | None, fallback: str) -> str:
+    """Equal canonical requests are one question; a record without a prompt is one of its own."""
+    if request is None or not _prompt_known(request):
+        return f"unknown prompt at {fallback}"
+    return "request " + request_digest(request).removeprefix("sha256:")[:16]
+
+
+def _prompt_known(request: Mapping[str, Any]) -> bool:
+    prompt = [value for value in prompt_part(request).values() if value]
+    asked = [v for v in prompt if isinstance(v, str)]
+    asked += [text(dig(m, "content")) or "" for v in prompt for m in arr(v)]
+    return bool(prompt) and not any(_redacted(words) for words in asked)
+
+
+def _kept(response: Any) -> dict[str, Any] | None:
+    kept = {key: obj(response)[key] for key in _KEPT if obj(response).get(key) is not None}
+    return kept or None
+
+
+def _unique_ids(observations: list[Observation]) -> list[Observation]:
+    """Ids that occur again get a number: a log may call two records the same."""
+    seen: Counter[str] = Counter()
+    out = []
+    for one in observations:
+        seen[one.id] += 1
+        again = seen[one.id]
+        out.append(one if again == 1 else replace(one, id=f"{one.id}~{again}"))
+    return out
+
+
+def _counted(exchanges: list[Exchange]) -> list[str]:
+    reasons = Counter(e.left_out for e in exchanges if e.left_out is not None)
+    return [
+        f"{count} of {len(exchanges)} records left out: {why}" for why, count in reasons.items()
+    ]
+
+
+def _ungrouped(observations: list[Observation]) -> list[str]:
+    count = sum((one.query or "").startswith("unknown prompt") for one in observations)
+    if not count:
+        return []
+    return [
+        f"{count} of {len(observations)} records carry no prompt: nobody can say which of them "
+        "repeat one request, so they are not compared"
+    ]
