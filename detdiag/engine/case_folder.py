@@ -1,0 +1,209 @@
+"""Read a case folder into a :class:`~detdiag.evidence.case.Case`. Never imports torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from detdiag.errors import DetdiagError
+from detdiag.evidence.case import Case
+from detdiag.evidence.finding import Finding
+from detdiag.evidence.observation import Observation
+from detdiag.evidence.record import read_record
+from detdiag.layers import LAYERS
+
+OBSERVATIONS: Final = "observations.jsonl"
+CONFIG_FILES: Final = (
+    "request.json",
+    "request_a.json",
+    "request_b.json",
+    "intent.json",
+    "generation_config.json",
+    "generate_kwargs.json",
+    "server_args.txt",
+)
+PAIRS: Final = (("prompt_a.txt", "prompt_b.txt"), ("request_a.json", "request_b.json"))
+FINGERPRINTS: Final = ("fingerprint_a.json", "fingerprint_b.json")
+KNOWN: Final = frozenset(
+    {OBSERVATIONS, *CONFIG_FILES, *FINGERPRINTS, *(name for pair in PAIRS for name in pair)}
+)
+
+
+def load_case(
+    folder: Path,
+    *,
+    surface: str | None = None,
+    engine_version: str | None = None,
+    factor_layers: Mapping[str, str] | None = None,
+) -> Case:
+    """Read every file of ``folder``; raise :class:`DetdiagError` where one is unreadable or the
+    folder holds no evidence at all."""
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "no such folder"
+        raise DetdiagError(f"expected a case folder: {what}", path=folder)
+    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    observations, layers = _observations(folder / OBSERVATIONS)
+    ignored: list[str] = []
+    adapted = _adapted([p for p in files if p.name not in KNOWN], ignored)
+    observations = _unique(observations + adapted)
+    findings = [
+        *_config_findings(files, surface, engine_version),
+        *_input_findings(folder, observations),
+        *_fingerprint_findings(folder),
+    ]
+    if not observations and not any(p.name in KNOWN for p in files):
+        held = f"; not recognised: {'; '.join(ignored)}" if ignored else ""
+        raise DetdiagError(
+            f"no evidence in this folder{held}",
+            path=folder,
+            tip="a case holds observations.jsonl, request.json or an export of a known tool",
+        )
+    return Case(
+        observations=tuple(observations),
+        findings=tuple(findings),
+        factor_layers=checked_layers({**layers, **(factor_layers or {})}),
+        target={"kind": "case", "name": folder.resolve().name},
+        method={"conditions": "recorded evidence"},
+        ignored=tuple(ignored),
+    )
+
+
+def checked_layers(layers: Mapping[str, str]) -> dict[str, str]:
+    """Refuse a factor layer that is none of the seven."""
+    for factor, layer in layers.items():
+        if layer not in LAYERS:
+            raise DetdiagError(
+                f"factor {factor!r}: expected one of {', '.join(LAYERS)}, found {layer!r}"
+            )
+    return dict(layers)
+
+
+def read_json(path: Path) -> Any:
+    """Decode a JSON file; a byte order mark is allowed, everything else must be UTF-8 JSON."""
+    try:
+        return json.loads(path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise DetdiagError(f"expected UTF-8 text: {error.reason}", path=path) from error
+    except json.JSONDecodeError as error:
+        raise DetdiagError(f"not valid JSON: {error.msg}", path=path, line=error.lineno) from error
+    except (OSError, RecursionError) as error:
+        raise DetdiagError(f"cannot read: {error}", path=path) from error
+
+
+def _observations(path: Path) -> tuple[list[Observation], dict[str, str]]:
+    """Observations and the ``factor_layers`` that any line may carry."""
+    if not path.exists():
+        return [], {}
+    out: list[Observation] = []
+    layers: dict[str, str] = {}
+    for number, text in enumerate(_lines(path), start=1):
+        if not text.strip():
+            continue
+        try:
+            raw = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DetdiagError(
+                f"expected one JSON object a line: {error}", path=path, line=number
+            ) from error
+        placed = raw.pop("factor_layers", None) if isinstance(raw, dict) else None
+        if isinstance(placed, Mapping):
+            layers.update({str(k): str(v) for k, v in placed.items()})
+            if "id" not in raw:
+                continue
+        out.append(_completed(Observation.from_dict(raw, path=str(path), line=number)))
+    return out, layers
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_bytes().decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise DetdiagError("expected UTF-8 text", path=path, line=line) from error
+    except OSError as error:
+        raise DetdiagError(f"cannot read: {error.strerror}", path=path) from error
+
+
+def _completed(observation: Observation) -> Observation:
+    """Fill the output and the factors from a raw ``response`` body where it is all there is."""
+    if observation.response is None:
+        return observation
+    from detdiag.evidence.adapters import adapt_response, response_factors
+
+    factors = {**response_factors(observation.response), **observation.factors}
+    output = observation.output
+    if output.text is None and output.token_ids is None and output.positions is None:
+        output = adapt_response(observation.response, observation.surface)
+    return replace(observation, factors=factors, output=output)
+
+
+def _adapted(paths: list[Path], ignored: list[str]) -> list[Observation]:
+    if not paths:
+        return []
+    from detdiag.evidence.adapters import read_evidence
+
+    out: list[Observation] = []
+    for path in paths:
+        if path.suffix == ".ndjson":
+            out.extend(read_record(path).observations)
+            continue
+        found = read_evidence(path)
+        if found is None or not found.observations:
+            ignored.append(f"{path.name}: no known evidence format")
+            continue
+        out.extend(found.observations)
+        ignored.extend(f"{path.name}:{line}: {why}" for line, why in found.broken)
+    return out
+
+
+def _unique(observations: list[Observation]) -> list[Observation]:
+    """Ids made unique: two files may number their observations alike."""
+    seen: dict[str, int] = {}
+    out = []
+    for observation in observations:
+        count = seen.get(observation.id, 0)
+        seen[observation.id] = count + 1
+        out.append(
+            replace(observation, id=f"{observation.id}#{count + 1}") if count else observation
+        )
+    return out
+
+
+def _config_findings(
+    files: list[Path], surface: str | None, engine_version: str | None
+) -> list[Finding]:
+    paths = [p for p in files if p.name in CONFIG_FILES]
+    if not paths:
+        return []
+    from detdiag.audit import audit_files
+
+    return list(audit_files(paths, surface=surface, engine_version=engine_version).findings)
+
+
+def _input_findings(folder: Path, observations: list[Observation]) -> list[Finding]:
+    pairs = [
+        (folder / a, folder / b)
+        for a, b in PAIRS
+        if (folder / a).is_file() and (folder / b).is_file()
+    ]
+    if not pairs and not observations:
+        return []
+    from detdiag.inputs import static_input_findings
+
+    return list(static_input_findings(pairs, observations))
+
+
+def _fingerprint_findings(folder: Path) -> list[Finding]:
+    paths = [folder / name for name in FINGERPRINTS]
+    if not all(p.is_file() for p in paths):
+        return []
+    from detdiag.fingerprint import fingerprint_findings
+
+    a, b = (read_json(p) for p in paths)
+    for path, value in zip(paths, (a, b), strict=True):
+        if not isinstance(value, Mapping):
+            raise DetdiagError("expected a JSON object of version facts", path=path)
+    return list(fingerprint_findings(a, b))

@@ -1,0 +1,284 @@
+"""Attribution: static findings, then controls, contrasts and mechanisms, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from detdiag.evidence.case import Case
+from detdiag.evidence.finding import Evidence, Finding
+from detdiag.evidence.observation import Observation
+from detdiag.verdict.analysis import Analysis, analyse
+from detdiag.verdict.causes import (
+    Cause,
+    contrast_cause,
+    explains,
+    merge,
+    ranked,
+    settle_interplay,
+    shown,
+)
+from detdiag.verdict.contrasts import Contrast
+from detdiag.verdict.mechanisms import (
+    ArgmaxCount,
+    argmax_count,
+    fork_findings,
+    forks,
+    sampling_state,
+)
+from detdiag.verdict.residue import (
+    Pinned,
+    drift_cause,
+    failing_controls,
+    operator_cause,
+    pinned,
+    sampling_cause,
+)
+from detdiag.verdict.table import Bundle
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """What was found, before it is put into words."""
+
+    analysis: Analysis
+    causes: tuple[Cause, ...]
+    contributors: tuple[Contrast, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """Static and mechanism findings, those that proved harmless downgraded."""
+    confounded: tuple[tuple[Bundle, ...], ...] = ()
+    weak: tuple[Contrast, ...] = ()
+    held: Pinned | None = None
+    argmax: ArgmaxCount = field(default=ArgmaxCount(0, 0, None, 0))
+    forks_moved: int = 0
+
+
+def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
+    """Attribute the differences between ``trials`` (at least one)."""
+    from detdiag.moe.recorded import routing_findings
+
+    whole = analyse(trials, case.factor_layers)
+    argmax = argmax_count(trials)
+    config, rest = _sampling(case, trials, whole, argmax)
+    if not rest:
+        return Attribution(whole, tuple(config), findings=case.findings, argmax=argmax)
+    analysis = whole if len(rest) == len(trials) else analyse(rest, case.factor_layers)
+    count = forks(analysis.table)
+    greedy = all(sampling_state(o) == "greedy" for o in rest)
+    static = [f for f in case.findings if f.outcome == "failed" and not f.mechanism]
+    given = [f for f in case.findings if f.outcome == "failed" and f.mechanism]
+    routing = [
+        f for f in routing_findings(rest) if not any(g.layer == "moe" for g in given)
+    ]
+    mechanisms = [
+        *given,
+        *fork_findings(analysis.table, count, greedy),
+        *(f for f in routing if f.mechanism and f.outcome == "failed"),
+    ]
+    mechanisms += _argmax_finding(rest, argmax, mechanisms, greedy)
+    flips = [c for c in analysis.contrasts if c.k]
+    strong, contributors = settle_interplay(analysis, [c for c in flips if shown(c)])
+    known = [c for c in strong if c.bundle.layer != "unknown"]
+    causes = merge(known, mechanisms, analysis.table, analysis.divergence)
+    if count.moved and any(m.explains == ("*",) for m in mechanisms):
+        causes += _kept_beside_ties(known, causes, analysis)
+    held = pinned(analysis.table, rest, argmax)
+    causes += _residue(analysis, causes, held)
+    causes = _with_static(case, static, config + causes, analysis)
+    named = [b for c in strong for b in (c.bundle,)] + [c.bundle for c in contributors]
+    confounded = tuple(
+        kept for s, _ in analysis.confounded(named) if (kept := _without_symptoms(s))
+    )
+    joint = _same_input(confounded, analysis) if not causes else None
+    if joint is not None:
+        causes, confounded = [joint], ()
+    return Attribution(
+        analysis,
+        tuple(ranked(causes)),
+        tuple(contributors),
+        tuple(case.findings) + tuple(f for f in (*routing, *mechanisms) if f not in case.findings),
+        tuple(s for s in confounded if len(s) > 1),
+        tuple(c for c in flips if not shown(c) or c.bundle.layer == "unknown"),
+        held,
+        argmax,
+        count.moved,
+    )
+
+
+def _sampling(
+    case: Case, trials: Sequence[Observation], whole: Analysis, argmax: ArgmaxCount
+) -> tuple[list[Cause], list[Observation]]:
+    """(config causes from observations that sample, the observations left to judge)."""
+    audited = any(
+        f.layer == "config" and f.outcome == "failed" and f.kind == "sampling_still_on"
+        for f in case.findings
+    )
+    sampled = [
+        o
+        for o in trials
+        if sampling_state(o) in ("sampling", "defaulted")
+        or (audited and sampling_state(o) == "unknown")
+    ]
+    if not sampled:
+        return [], list(trials)
+    rest = [o for o in trials if o not in sampled] if len(sampled) < len(trials) else []
+    of_sampled = whole if not rest else analyse(sampled, case.factor_layers)
+    quiet = analyse(rest, case.factor_layers) if rest else None
+    repeats = quiet is not None and quiet.control_n > 0 and quiet.control_k == 0
+    cause = sampling_cause(sampled, of_sampled, argmax_count(sampled), repeats)
+    if cause is None:
+        return [], list(trials)
+    return [cause], rest
+
+
+def _argmax_finding(
+    rest: Sequence[Observation], count: ArgmaxCount, known: Sequence[Finding], greedy: bool
+) -> list[Finding]:
+    """A chosen token below its own arg-max: something draws although nothing says so."""
+    mine = count if len(rest) else ArgmaxCount(0, 0, None, 0)
+    if not mine.below or any(f.layer in ("config", "decode") for f in known):
+        return []
+    return [
+        Finding(
+            layer="decode" if greedy else "config",
+            rule="decode.sampler-draws" if greedy else "config.sampling-observed",
+            outcome="failed",
+            severity="high",
+            kind=None if greedy else "sampling_still_on",
+            summary=(
+                f"{mine.below} of {mine.tokens} chosen tokens are not the arg-max of their own "
+                "alternatives: something samples"
+            ),
+            evidence=(
+                Evidence("tokens below their own arg-max", mine.below, mine.tokens, "tokens"),
+            ),
+            locus=mine.where,
+            mechanism=True,
+            explains=("*",),
+            proven=True,
+        )
+    ]
+
+
+def _kept_beside_ties(
+    known: Sequence[Contrast], causes: Sequence[Cause], analysis: Analysis
+) -> list[Cause]:
+    """Contrasts that a tie took over although other forks show moved logits stay causes too."""
+    taken = {c.bundle.column for cause in causes if cause.layer == "decode" for c in cause.contrasts}
+    return [
+        contrast_cause(c, analysis.table)
+        for c in known
+        if c.bundle.column in taken and c.bundle.layer != "decode"
+    ]
+
+
+def _residue(analysis: Analysis, causes: Sequence[Cause], held: Pinned) -> list[Cause]:
+    """Causes of a failing control that nothing found so far explains."""
+    explained = any(
+        explains(c.finding, ("repeat",)) or any(x.mode != "location" for x in c.contrasts)
+        for c in causes
+    )
+    controls = failing_controls(analysis)
+    if analysis.jitter:
+        view = replace(analysis, controls=analysis.jitter, divergence="bitwise", level="bits")
+        cause = operator_cause(view, held, None)
+        return [] if cause is None or explained else [cause]
+    if not controls or explained:
+        return []
+    moved = drift_cause(analysis)
+    if moved is not None:
+        return [moved]
+    cause = operator_cause(analysis, held, _control_change(analysis))
+    return [] if cause is None else [cause]
+
+
+def _control_change(analysis: Analysis) -> float | None:
+    """Largest log-probability change between repeats of one condition, in nats."""
+    from detdiag.verdict.outcome import compare
+
+    columns = ["query", *(b.column for b in analysis.table.bundles)]
+    best: float | None = None
+    for _, rows in analysis.table.frame.groupby(columns, sort=False):
+        firsts = list(rows.drop_duplicates(analysis.level)["observation"])[:20]
+        for other in firsts[1:]:
+            change = compare(
+                analysis.table.observations[firsts[0]].output,
+                analysis.table.observations[other].output,
+            ).max_nat
+            if change is not None and (best is None or change > best):
+                best = change
+    return best
+
+
+def _with_static(
+    case: Case, static: Sequence[Finding], causes: list[Cause], analysis: Analysis
+) -> list[Cause]:
+    """Add static findings that stand: proofs on a live target, and differences between given
+    files where the outcome differs and nothing measured speaks against them."""
+    live = case.target.get("kind") in ("local", "endpoint")
+    measured = {c.bundle.layer: c for c in analysis.contrasts}
+    for finding in static:
+        if any(c.layer == finding.layer for c in causes):
+            causes = [_explained_by_file(c, finding) for c in causes]
+            continue
+        if finding.layer == "config" and (live or finding.kind == "sampling_still_on"):
+            unstable = analysis.control_k > 0 or not analysis.control_n
+            if live or (unstable and analysis.divergence != "none"):
+                causes.append(_static_cause(finding, "likely", live))
+        elif live and finding.proven:
+            causes.append(_static_cause(finding, "confirmed", True))
+        elif analysis.divergence != "none" and finding.layer not in measured and not causes:
+            if not failing_controls(analysis) or finding.layer in ("config", "input"):
+                causes.append(_static_cause(finding, "suspected", False))
+    return causes
+
+
+def _explained_by_file(cause: Cause, finding: Finding) -> Cause:
+    """A contrast of the input says that the bytes matter; the diff of the files says which."""
+    if cause.layer != finding.layer or cause.layer != "input" or cause.finding.mechanism:
+        return cause
+    if cause.rule == finding.rule or cause.finding.data.get("file_rule"):
+        return cause
+    summary = f"{cause.finding.summary}; {finding.summary}"
+    told = replace(
+        cause.finding,
+        rule=finding.rule,
+        summary=summary,
+        remedy=finding.remedy,
+        data={"file_rule": finding.rule},
+    )
+    return replace(cause, rule=finding.rule, finding=told)
+
+
+def _static_cause(finding: Finding, confidence: str, alone: bool) -> Cause:
+    return Cause(
+        finding.layer, finding.rule, confidence, finding, "none", stands_alone=alone  # type: ignore[arg-type]
+    )
+
+
+def _without_symptoms(bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
+    """A cache hit or miss that only goes with other bytes follows from them."""
+    if any(b.layer == "input" for b in bundles):
+        return tuple(b for b in bundles if b.column != "f:cache")
+    return bundles
+
+
+def _same_input(confounded: Sequence[tuple[Bundle, ...]], analysis: Analysis) -> Cause | None:
+    """Only prompt bytes (and the cache hits that follow from them) differ: that is ``input``."""
+    if analysis.control_k or not analysis.control_n:
+        return None
+    if not confounded or any(len(s) != 1 or s[0].layer != "input" for s in confounded):
+        return None
+    bundle = confounded[0][0]
+    finding = Finding(
+        layer="input",
+        rule="input.bytes-differ",
+        outcome="failed",
+        severity="high",
+        subject=bundle.factors[0],
+        summary=(
+            f"answers change only where {bundle.label} does; 0 of {analysis.control_n} repeats "
+            "of identical bytes differ"
+        ),
+    )
+    return Cause("input", finding.rule, "likely", finding, analysis.divergence)

@@ -1,0 +1,103 @@
+"""The verdict of a case without observations: findings of files alone."""
+
+from __future__ import annotations
+
+from detdiag.evidence.case import Case
+from detdiag.evidence.finding import Finding
+from detdiag.layers import LAYERS, Layer, layer_rank
+from detdiag.verdict.report_object import (
+    Also,
+    Attribution,
+    Confidence,
+    LayerReport,
+    Next,
+    Report,
+    Verdict,
+)
+
+_SEVERITY = ("high", "medium", "low", "info")
+
+
+def decide_static(case: Case) -> Report:
+    """Attribute from failed static findings; "inconclusive" where there are none, because files
+    alone cannot show that a model repeats."""
+    failed = sorted(
+        (f for f in case.findings if f.outcome == "failed"),
+        key=lambda f: (layer_rank(f.layer), _SEVERITY.index(f.severity)),
+    )
+    layers = tuple(_layer(layer, case, failed) for layer in LAYERS)
+    data = {**case.series, "ladder": []}
+    return Report(
+        _verdict(failed, layers), layers, case.margins, 0, case.target, case.fingerprint,
+        case.method, data,
+    )  # fmt: skip
+
+
+def _verdict(failed: list[Finding], layers: tuple[LayerReport, ...]) -> Verdict:
+    ruled_out = tuple(r.layer for r in layers if r.attribution == "ruled_out")
+    untested = tuple(r.layer for r in layers if r.attribution == "untested")
+    if not failed:
+        return Verdict(
+            "inconclusive",
+            "Inconclusive: the files show nothing that explains a change, and no run was recorded.",
+            ruled_out=ruled_out,
+            untested=untested,
+            would_change="Observations: ten repeats of one prompt under one condition.",
+            next=(
+                Next(
+                    "record ten repeats of one prompt under one condition",
+                    "write them to observations.jsonl, then detdiag run --case DIR",
+                ),
+            ),
+        )
+    main = failed[0]
+    also = {f.layer: f for f in reversed(failed) if f.layer != main.layer}
+    return Verdict(
+        "attributed",
+        f"Likeliest layer: {main.layer} ({_confidence(main)}): {main.summary.rstrip('.')}.",
+        main.layer,
+        main.rule,
+        _confidence(main),
+        also=tuple(
+            Also(f.layer, f.rule, _confidence(f))
+            for f in sorted(also.values(), key=lambda f: layer_rank(f.layer))
+        ),
+        ruled_out=ruled_out,
+        untested=untested,
+        first_divergence=main.locus,
+        would_change="Runs that differ in the same way with this finding fixed.",
+        next=(
+            Next(
+                "fix it, then repeat one prompt ten times under one condition",
+                main.remedy.command
+                if main.remedy is not None and main.remedy.command
+                else "write the runs to observations.jsonl, then detdiag run --case DIR",
+            ),
+        ),
+    )
+
+
+def _confidence(finding: Finding) -> Confidence:
+    return "confirmed" if finding.proven else "likely"
+
+
+def _layer(layer: Layer, case: Case, failed: list[Finding]) -> LayerReport:
+    findings = tuple(
+        sorted(
+            (f for f in case.findings if f.layer == layer),
+            key=lambda f: (f.outcome != "failed", _SEVERITY.index(f.severity)),
+        )
+    )
+    role: Attribution = "untested"
+    if any(f.layer == layer for f in failed):
+        return LayerReport(layer, "failed", "cause", findings[0].summary[:160], findings)
+    if findings and all(f.outcome == "passed" for f in findings):
+        role = "ruled_out"
+        return LayerReport(layer, "passed", role, findings[0].summary[:160], findings)
+    if findings:
+        return LayerReport(
+            layer, "inconclusive", "inconclusive", findings[0].summary[:160], findings
+        )
+    status = next((p for p in case.probes if p.layer == layer), None)
+    reason = status.reason if status is not None else "no evidence of this layer was given"
+    return LayerReport(layer, "skipped", role, reason, (), reason)
