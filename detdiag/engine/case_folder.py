@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +38,7 @@ def load_case(
     surface: str | None = None,
     engine_version: str | None = None,
     factor_layers: Mapping[str, str] | None = None,
+    extra: Sequence[Path] = (),
 ) -> Case:
     """Read every file of ``folder``; raise :class:`DetdiagError` where one is unreadable or the
     folder holds no evidence at all."""
@@ -47,7 +48,7 @@ def load_case(
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     observations, layers = _observations(folder / OBSERVATIONS)
     ignored: list[str] = []
-    adapted = _adapted([p for p in files if p.name not in KNOWN], ignored)
+    adapted = _adapted([*(p for p in files if p.name not in KNOWN), *extra], ignored)
     observations = _unique(observations + adapted)
     findings = [
         *_config_findings(files, surface, engine_version),
@@ -66,6 +67,25 @@ def load_case(
         findings=tuple(findings),
         factor_layers=checked_layers({**layers, **(factor_layers or {})}),
         target={"kind": "case", "name": folder.resolve().name},
+        method={"conditions": "recorded evidence"},
+        ignored=tuple(ignored),
+    )
+
+
+def load_evidence(paths: Sequence[Path], factor_layers: Mapping[str, str] | None = None) -> Case:
+    """A case from exports of other tools; a file that no adapter knows is an error here."""
+    ignored: list[str] = []
+    for path in paths:
+        if not path.is_file():
+            raise DetdiagError("no such file", path=path)
+    observations = _unique(_adapted(list(paths), ignored))
+    if not observations:
+        raise DetdiagError(f"no evidence found: {'; '.join(ignored) or 'the files are empty'}")
+    return Case(
+        observations=tuple(observations),
+        findings=tuple(_input_findings(None, observations)),
+        factor_layers=checked_layers(factor_layers or {}),
+        target={"kind": "case", "name": ", ".join(p.name for p in paths)},
         method={"conditions": "recorded evidence"},
         ignored=tuple(ignored),
     )
@@ -183,11 +203,12 @@ def _config_findings(
     return list(audit_files(paths, surface=surface, engine_version=engine_version).findings)
 
 
-def _input_findings(folder: Path, observations: list[Observation]) -> list[Finding]:
+def _input_findings(folder: Path | None, observations: list[Observation]) -> list[Finding]:
     pairs = [
         (folder / a, folder / b)
         for a, b in PAIRS
-        if (folder / a).is_file() and (folder / b).is_file()
+        if folder is not None
+        and (folder / a).is_file() and (folder / b).is_file()
     ]
     if not pairs and not observations:
         return []

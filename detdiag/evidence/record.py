@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -118,13 +118,14 @@ def iter_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_record(path: Path) -> Case:
-    """Read a record back into a :class:`Case`; raise :class:`DetdiagError` if it is not one."""
-    observations: list[Observation] = []
-    findings: list[Finding] = []
-    probes: dict[str, ProbeStatus] = {}
-    margins: list[Margin] = []
-    series: dict[str, Any] = {}
+    """Read a record back into a :class:`Case`; raise :class:`DetdiagError` if it is not one.
+
+    Where a layer was started twice (a resumed walk), only its last start counts.
+    """
     header: dict[str, Any] | None = None
+    probes: dict[str, ProbeStatus] = {}
+    events: list[tuple[str, Event]] = []
+    running = ""
     for number, obj in iter_lines(path):
         kind = obj.pop("type", None)
         if header is None:
@@ -136,35 +137,49 @@ def read_record(path: Path) -> Case:
                 )
             header = obj
             continue
-        try:
-            if kind == "observation":
-                observations.append(Observation.from_dict(obj, path=str(path), line=number))
-            elif kind == "finding":
-                findings.append(Finding.from_dict(obj.pop("layer"), obj))
-            elif kind == "probe":
-                probes[obj["layer"]] = ProbeStatus(**obj)
-            elif kind == "margin":
-                obj.pop("at_risk", None)
-                margins.append(Margin(**obj))
-            elif kind == "series":
-                series[obj["name"]] = obj["table"]
-            elif kind == "update":
-                header.update(obj)
-        except (KeyError, TypeError) as error:
-            raise DetdiagError(f"broken {kind} line: {error}", path=path, line=number) from error
+        if kind == "start":
+            running = str(obj.get("layer"))
+            events = [e for e in events if e[0] != running]
+        elif kind == "update":
+            header.update(obj)
+        elif kind in _DECODERS:
+            event = _decoded(kind, obj, path, number)
+            if isinstance(event, ProbeStatus):
+                probes[event.layer] = event
+                running = ""
+            else:
+                events.append((running, event))
     if header is None:
         raise DetdiagError("the record is empty", path=path)
+    kept = [event for _, event in events]
+    series = {e[0]: e[1] for e in kept if isinstance(e, tuple)}
     return Case(
-        observations=tuple(observations),
-        findings=tuple(findings),
+        observations=tuple(e for e in kept if isinstance(e, Observation)),
+        findings=tuple(e for e in kept if isinstance(e, Finding)),
         probes=tuple(probes.values()),
-        margins=tuple(margins),
+        margins=tuple(e for e in kept if isinstance(e, Margin)),
         factor_layers=header.get("factor_layers", {}),
         target=header.get("target", {}),
         fingerprint=header.get("fingerprint", {}),
         method=header.get("method", {}),
         series={**series, "record": {"sha256": sha256_file(path)}},
     )
+
+
+def _decoded(kind: str, obj: dict[str, Any], path: Path, number: int) -> Event:
+    try:
+        return _DECODERS[kind](obj, path, number)
+    except (KeyError, TypeError) as error:
+        raise DetdiagError(f"broken {kind} line: {error}", path=path, line=number) from error
+
+
+_DECODERS: Final[dict[str, Callable[[dict[str, Any], Path, int], Event]]] = {
+    "observation": lambda obj, path, line: Observation.from_dict(obj, path=str(path), line=line),
+    "finding": lambda obj, path, line: Finding.from_dict(obj.pop("layer"), obj),
+    "probe": lambda obj, path, line: ProbeStatus(**obj),
+    "margin": lambda obj, path, line: Margin(**{k: v for k, v in obj.items() if k != "at_risk"}),
+    "series": lambda obj, path, line: (str(obj["name"]), obj["table"]),
+}
 
 
 def sha256_file(path: Path) -> str:

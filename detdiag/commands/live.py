@@ -1,0 +1,186 @@
+"""Build a live run from command-line options. Imports torch; only ``run`` calls it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from detdiag.commands.shared import parse_sizes
+from detdiag.errors import DetdiagError
+from detdiag.evidence.case import Case
+from detdiag.layers import LAYERS
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """The options of ``detdiag run`` that a live target needs, as given."""
+
+    model: str | None
+    prompt: tuple[str, ...]
+    prompts: Path | None
+    dtype: str | None
+    device: str | None
+    attn: str | None
+    trust_remote_code: bool
+    revision: str | None
+    generate_kwargs: Path | None
+    max_new_tokens: int
+    batch_sizes: str
+    repeats: int
+    baseline: Path | None
+    only: tuple[str, ...] | None
+    skip: tuple[str, ...] | None
+    budget_s: float
+    seed: int
+    resume: Path | None
+    outputs: tuple[Path, ...]
+    quiet: bool
+    demo_fault: str | None
+    command: str
+
+
+def diagnose_model(options: LiveOptions) -> tuple[Case, Path]:
+    """Load ``--model`` and walk the layers; returns the case and its record."""
+    assert options.model is not None
+    prompts = _prompts(options)
+    kwargs = _json_object(options.generate_kwargs) if options.generate_kwargs else {}
+    baseline = read_baseline(options.baseline) if options.baseline else None
+    parse_sizes(options.batch_sizes)
+    _check_record(options)
+    return _diagnose(options, options.model, prompts, kwargs, baseline)
+
+
+def demo_faults() -> list[str]:
+    """One line per fault that ``--demo-fault`` can plant."""
+    from detdiag.demo import FAULTS
+
+    return [f"{name:<16} {fault.layer or 'healthy':<9} {fault.summary}" for name, fault in FAULTS.items()]
+
+
+def diagnose_demo(options: LiveOptions) -> tuple[Case, Path]:
+    """Plant the fault (if any) in an embedded model and walk the layers."""
+    import difflib
+
+    from detdiag.demo import DEFAULT_FAULT, FAULTS
+
+    name = options.demo_fault or DEFAULT_FAULT
+    if name not in FAULTS:
+        close = difflib.get_close_matches(name, FAULTS, n=1)
+        tip = f"did you mean {close[0]!r}?" if close else "--demo-fault list shows them"
+        raise DetdiagError(f"unknown demo fault {name!r}", tip=tip)
+    parse_sizes(options.batch_sizes)
+    _check_record(options)
+    with tempfile.TemporaryDirectory(prefix="detdiag-demo-") as work:
+        planted = FAULTS[name].apply(Path(work))
+        return _diagnose(
+            options,
+            str(planted.model_dir),
+            planted.prompts,
+            planted.generate_kwargs,
+            planted.baseline,
+            planted=planted,
+        )
+
+
+def _diagnose(
+    options: LiveOptions,
+    model: str,
+    prompts: Any,
+    kwargs: Mapping[str, Any],
+    baseline: Mapping[str, Any] | None,
+    planted: Any = None,
+) -> tuple[Case, Path]:
+    from detdiag.engine.live import LiveRun, default_record, diagnose
+    from detdiag.engine.walk import Selection
+    from detdiag.fingerprint import fingerprint_model
+    from detdiag.probes.interface import Plan
+    from detdiag.targets.local import load_local
+
+    trust = options.trust_remote_code or bool(planted is not None and planted.trust_remote_code)
+    fingerprint = fingerprint_model(Path(model)) if Path(model).is_dir() else {}
+    target = load_local(
+        model,
+        dtype=options.dtype or (getattr(planted, "dtype", None) if planted else None),
+        device=options.device,
+        attn=options.attn,
+        trust_remote_code=trust,
+        revision=options.revision,
+        prompts=prompts,
+        generate_kwargs=kwargs,
+    )
+    if planted is not None:
+        target.name = f"demo ({planted.name})"
+    plan = Plan(
+        batch_sizes=parse_sizes(options.batch_sizes),
+        repeats=options.repeats,
+        max_new_tokens=options.max_new_tokens,
+        budget_s=options.budget_s,
+        seed=options.seed,
+        baseline=baseline,
+        generate_kwargs=kwargs,
+    )
+    patch: AbstractContextManager[Any] | None = None
+    scratch: dict[str, Any] = {}
+    if planted is not None:
+        patch = planted.patch(target.model) if planted.patch is not None else None
+        scratch = dict(planted.scratch)
+    record = options.resume or default_record(options.outputs)
+    run = LiveRun(
+        target,
+        plan,
+        record,
+        options.command,
+        Selection(options.only or LAYERS, options.skip or ()),
+        fingerprint,
+        resume=options.resume is not None,
+        quiet=options.quiet,
+        patch=patch,
+        scratch=scratch,
+    )
+    return diagnose(run), record
+
+
+def _prompts(options: LiveOptions) -> Any:
+    from detdiag.targets.prompts import load_prompts, text_prompts
+
+    if options.prompt and options.prompts:
+        raise DetdiagError("give --prompt or --prompts, not both")
+    if options.prompts is not None:
+        return load_prompts(options.prompts)
+    return text_prompts(options.prompt) if options.prompt else None
+
+
+def _check_record(options: LiveOptions) -> None:
+    if options.resume is not None and not options.resume.is_file():
+        raise DetdiagError("cannot resume: no such record", path=options.resume)
+
+
+def read_baseline(path: Path) -> dict[str, Any]:
+    """A fingerprint file, a JSON report or a record: whatever holds the signed-off fingerprint."""
+    from detdiag.engine.case_folder import read_json
+    from detdiag.evidence.record import read_record
+
+    if path.suffix in (".ndjson", ".jsonl"):
+        found: Any = dict(read_record(path).fingerprint)
+    else:
+        found = read_json(path)
+        if isinstance(found, dict) and str(found.get("schema", "")).startswith("detdiag.report/"):
+            found = found.get("fingerprint")
+    if not isinstance(found, dict) or not found:
+        raise DetdiagError("expected a fingerprint (a JSON object of version facts)", path=path)
+    return found
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    from detdiag.engine.case_folder import read_json
+
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise DetdiagError("expected a JSON object of keyword arguments", path=path)
+    return value
+
+

@@ -1,0 +1,108 @@
+"""A live diagnosis of a local model: load, walk, read the record back, decide."""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from detdiag import __version__
+from detdiag.engine.progress import progress_for
+from detdiag.engine.walk import Selection, finished_layers, walk
+from detdiag.errors import DetdiagError
+from detdiag.evidence.case import Case
+from detdiag.evidence.record import RecordWriter, read_record
+from detdiag.probes.interface import Plan
+from detdiag.targets.local import LocalTarget
+
+IDENTITY = ("weights_digest", "tokenizer_digest")
+"""Fingerprint fields that must agree before a record may be continued."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """Everything one live run needs. ``patch`` wraps the walk (a planted demo fault)."""
+
+    target: LocalTarget
+    plan: Plan
+    record_path: Path
+    command: str
+    selection: Selection = field(default_factory=Selection)
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    resume: bool = False
+    quiet: bool = False
+    patch: AbstractContextManager[Any] | None = None
+    scratch: Mapping[str, object] = field(default_factory=dict)
+
+
+def default_record(outputs: Sequence[Path]) -> Path:
+    """Where the record goes: a ``.ndjson`` output, else beside the first output, else a new file
+    in the system's temporary folder."""
+    for path in outputs:
+        if path.suffix == ".ndjson":
+            return path
+    for path in outputs:
+        if str(path) != "-":
+            return path.with_suffix(".ndjson")
+    return Path(tempfile.mkdtemp(prefix="detdiag-")) / "record.ndjson"
+
+
+def diagnose(run: LiveRun) -> Case:
+    """Walk the layers; the case is what the record says."""
+    from detdiag.probes.registry import PROBES
+
+    selection = run.selection
+    if run.resume:
+        earlier = read_record(run.record_path)
+        _same_model(earlier, run)
+        selection = Selection(selection.only, selection.skip, finished_layers(earlier))
+    progress = progress_for(run.quiet, run.plan.budget_s)
+    try:
+        with RecordWriter(run.record_path, _header(run), append=run.resume) as record:
+            with run.patch or nullcontext():
+                walk(
+                    run.target, run.plan, PROBES, record, progress, selection,
+                    {**run.scratch, "fingerprint": run.fingerprint},
+                )  # fmt: skip
+    finally:
+        progress.close()
+    return read_record(run.record_path)
+
+
+def _header(run: LiveRun) -> dict[str, Any]:
+    plan, target = run.plan, run.target
+    return {
+        "tool": {"name": "detdiag", "version": __version__},
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "target": {
+            "kind": "local",
+            "name": target.name,
+            "device": target.device,
+            "dtype": target.dtype,
+            "prompts": len(target.prompts),
+        },
+        "fingerprint": dict(run.fingerprint),
+        "method": {
+            "conditions": f"batch sizes {', '.join(map(str, plan.batch_sizes))}",
+            "repeats": plan.repeats,
+            "max_new_tokens": plan.max_new_tokens,
+            "budget_s": plan.budget_s,
+            "seed": plan.seed,
+            "command": run.command,
+        },
+    }
+
+
+def _same_model(earlier: Case, run: LiveRun) -> None:
+    for name in IDENTITY:
+        before, now = earlier.fingerprint.get(name), run.fingerprint.get(name)
+        if before != now:
+            raise DetdiagError(
+                f"cannot resume: {name} was {before} and is {now} now",
+                path=run.record_path,
+                tip="start a new record for another model",
+            )

@@ -1,0 +1,117 @@
+"""Walk the probes over one local target; every event goes to the record as it happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from detdiag.evidence.case import Case, ProbeStatus
+from detdiag.evidence.record import Event, RecordWriter
+from detdiag.layers import LAYERS, Layer
+from detdiag.probes.interface import Plan, Probe, ProbeContext
+from detdiag.targets.local import LocalTarget
+
+SHARES: Final[Mapping[Layer, float]] = {
+    "config": 0.03,
+    "input": 0.03,
+    "batch": 0.38,
+    "operator": 0.32,
+    "decode": 0.06,
+    "moe": 0.12,
+    "version": 0.06,
+}
+"""Share of the remaining budget that each layer may use; what one leaves goes to the rest."""
+
+
+class Progress(Protocol):
+    """Hears what the walk is doing."""
+
+    def started(self, layer: Layer, share_s: float) -> None: ...
+
+    def event(self, layer: Layer, event: Event) -> None: ...
+
+    def finished(self, status: ProbeStatus) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Layers to walk and layers that an earlier record has done."""
+
+    only: Collection[str] = LAYERS
+    skip: Collection[str] = ()
+    done: Collection[str] = ()
+
+    def reason_to_skip(self, layer: Layer) -> str | None:
+        if layer in self.skip:
+            return "skipped on request (--skip)"
+        if layer not in self.only:
+            return "not asked for (--only)"
+        return None
+
+
+def walk(
+    target: LocalTarget,
+    plan: Plan,
+    probes: Sequence[Probe],
+    record: RecordWriter,
+    progress: Progress,
+    selection: Selection | None = None,
+    scratch: Mapping[str, object] | None = None,
+) -> None:
+    """Run ``probes`` in order within ``plan.budget_s`` wall seconds.
+
+    An exception inside a probe becomes its status; only KeyboardInterrupt passes.
+    """
+    selection = selection or Selection()
+    end = time.monotonic() + plan.budget_s
+    shared = dict(scratch or {})
+    waiting = [p for p in probes if p.layer not in selection.done]
+    for index, probe in enumerate(waiting):
+        reason = selection.reason_to_skip(probe.layer)
+        if reason is not None:
+            record.write(ProbeStatus(probe.layer, "skipped", reason))
+            continue
+        rest = [p for p in waiting[index:] if selection.reason_to_skip(p.layer) is None]
+        share = SHARES[probe.layer] / sum(SHARES[p.layer] for p in rest)
+        allowed = max(0.0, end - time.monotonic()) * share
+        context = ProbeContext(target, plan, time.monotonic() + allowed, shared)
+        progress.started(probe.layer, allowed)
+        status = _run_one(probe, context, record, progress)
+        record.write(status)
+        progress.finished(status)
+
+
+def _run_one(
+    probe: Probe, context: ProbeContext, record: RecordWriter, progress: Progress
+) -> ProbeStatus:
+    record.write_line({"type": "start", "layer": probe.layer})
+    started = time.monotonic()
+    status: ProbeStatus | None = None
+    try:
+        for event in probe.run(context):
+            if isinstance(event, ProbeStatus):
+                status = event
+                continue
+            record.write(event)
+            progress.event(probe.layer, event)
+    except Exception as error:  # noqa: BLE001  (a probe's bug is a result, not a dead run)
+        status = ProbeStatus(probe.layer, "error", f"{type(error).__name__}: {_one_line(error)}")
+    wall_s = round(time.monotonic() - started, 3)
+    status = status or ProbeStatus(probe.layer, "done")
+    return ProbeStatus(status.layer, status.state, status.reason, wall_s)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def finished_layers(case: Case) -> tuple[str, ...]:
+    """Layers that a record has finished; the others are walked again on resume."""
+    return tuple(p.layer for p in case.probes if p.state in ("done", "not_applicable"))
+
+
+def required_probe_crashed(probes: Iterable[ProbeStatus]) -> bool:
+    """Did a probe that the verdict rests on (batch or operator) end in an error?"""
+    return any(p.state == "error" and p.layer in ("batch", "operator") for p in probes)
