@@ -1,0 +1,113 @@
+"""The release checklist: item, required or not, outcome, evidence, waiver, and the decision.
+
+``detdiag check`` writes its gate as ``report["gate"]``: ``{"profile", "decision": "GO" | "NO-GO" |
+"INCONCLUSIVE", "why": [...], "items": [{"item", "layer", "required", "outcome", "evidence",
+"waiver": {"reason", "owner", "expires", "expired"}}]}``. Without one, the checklist is derived
+from the layers: every layer required, and no waivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from detdiag.report import model
+from detdiag.report.messages import Say, has, speaker
+from detdiag.report.numbers import interval, k_of_n, number
+from detdiag.report.safe import one_line, visible
+from detdiag.report.tables import Table
+
+DECISIONS: Final = ("GO", "NO-GO", "INCONCLUSIVE")
+
+
+def decision(report: model.Report) -> str:
+    """The gate's decision; else from the verdict: clean is GO, attributed is NO-GO."""
+    given = model.mapping(report.get("gate")).get("decision")
+    if given in DECISIONS:
+        return str(given)
+    status = model.verdict(report).get("status")
+    return {"clean": "GO", "attributed": "NO-GO"}.get(str(status), "INCONCLUSIVE")
+
+
+def decision_reasons(report: model.Report) -> str:
+    why = model.mapping(report.get("gate")).get("why")
+    if isinstance(why, str):
+        return visible(why)
+    if isinstance(why, (list, tuple)) and why:
+        return "; ".join(visible(line) for line in why)
+    return visible(model.verdict(report).get("sentence"))
+
+
+def checklist_table(report: model.Report, say: Say) -> Table:
+    gate_items = model.rows(model.mapping(report.get("gate")).get("items"))
+    items = gate_items or [_item(layer) for layer in model.layers_in_walk_order(report)]
+    heads = ("head.item", "head.required", "head.outcome", "head.evidence", "head.waiver")
+    return Table(
+        say("checklist.caption"),
+        tuple(say(h) for h in heads),
+        tuple(
+            (
+                one_line(item.get("item") or item.get("layer"), 120),
+                say("yes" if item.get("required", True) else "no"),
+                outcome_word(item.get("outcome"), say),
+                one_line(item.get("evidence"), 200) or "–",
+                waiver_text(item.get("waiver"), say),
+            )
+            for item in items
+        ),
+    )
+
+
+def outcome_word(value: Any, say: Say) -> str:
+    key = f"outcome.{value}"
+    return say(key) if has(key) else visible(value) or "–"
+
+
+def waiver_text(value: Any, say: Say) -> str:
+    waiver = model.mapping(value)
+    if not waiver:
+        return "–"
+    text = say(
+        "checklist.waiver",
+        reason=one_line(waiver.get("reason"), 120),
+        owner=one_line(waiver.get("owner"), 60),
+        expires=one_line(waiver.get("expires"), 30),
+    )
+    return f"{text} ({say('checklist.expired')})" if waiver.get("expired") else text
+
+
+def _item(layer: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "item": layer.get("layer"),
+        "required": layer.get("outcome") != "not_applicable",
+        "outcome": layer.get("outcome"),
+        "evidence": best_evidence(layer),
+    }
+
+
+def best_evidence(layer: Mapping[str, Any]) -> str:
+    """The first count of the layer's first finding, or its title."""
+    for finding in model.findings(layer):
+        for row in model.rows(finding.get("evidence")):
+            counted = k_of_n(row, "value") if row.get("n") is not None else number(row.get("value"))
+            ends = interval(row.get("ci95"))
+            return f"{visible(row.get('metric'))}: {counted}{f' [{ends}]' if ends else ''}"
+    return one_line(layer.get("title"), 160)
+
+
+def render_checklist(report: model.Report, *, lang: str = "en") -> str:
+    """The checklist as Markdown, ending in the decision."""
+    from detdiag.report.markdown import code_block, md, md_table
+
+    say = speaker(lang)
+    gate = model.mapping(report.get("gate"))
+    lines = [f"# {say('checklist.title')}", ""]
+    if gate.get("profile"):
+        lines += [f"{say('checklist.profile')}: {md(gate['profile'])}", ""]
+    lines += [md_table(checklist_table(report, say)), ""]
+    lines += [f"**{decision(report)}**: {md(decision_reasons(report))}", ""]
+    for step in model.rows(model.verdict(report).get("next"))[:1]:
+        lines += [f"{say('verdict.next')}: {md(step.get('why'))}", ""]
+        if step.get("command"):
+            lines += [code_block(step["command"]), ""]
+    return "\n".join(lines)
