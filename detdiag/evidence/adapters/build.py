@@ -80,7 +80,7 @@ def _mark(exchanges: list[Exchange], answers: list[list[Output]]) -> list[Exchan
         if reason is None and not any(_says_something(output) for output in found):
             error = isinstance(exchange.response, Mapping) and bodies.is_error(exchange.response)
             reason = "error instead of an answer" if error else "no answer recorded"
-        elif reason is None and any(_redacted(o.text or "") for o in found):
+        elif reason is None and any(redacted(o.text or "") for o in found):
             reason = "answer redacted or cut by the logger"
         elif reason is None and index in repeated:
             reason = (
@@ -90,12 +90,16 @@ def _mark(exchanges: list[Exchange], answers: list[list[Output]]) -> list[Exchan
     return out
 
 
-_REDACTIONS: Final = ("redacted-by-litellm", "[redacted]", "redacted", "<redacted>", "__redacted__")
+_REDACTIONS: Final = frozenset(
+    {"redacted-by-litellm", "[redacted]", "redacted", "<redacted>", "__redacted__"}
+)
 
 
-def _redacted(answer: str) -> bool:
+def redacted(answer: str) -> bool:
     """Redacted answers are all alike, and cut ones only as far as they go: neither is evidence."""
-    return answer.strip().lower() in _REDACTIONS or "(litellm_truncated" in answer
+    if len(answer) < 40 and answer.strip().lower() in _REDACTIONS:
+        return True
+    return "(litellm_truncated" in answer
 
 
 def _says_something(output: Output) -> bool:
@@ -186,7 +190,7 @@ def _prompt_known(request: Mapping[str, Any]) -> bool:
     prompt = [value for value in prompt_part(request).values() if value]
     asked = [v for v in prompt if isinstance(v, str)]
     asked += [text(dig(m, "content")) or "" for v in prompt for m in arr(v)]
-    return bool(prompt) and not any(_redacted(words) for words in asked)
+    return bool(prompt) and not any(redacted(words) for words in asked)
 
 
 def _kept(response: Any) -> dict[str, Any] | None:

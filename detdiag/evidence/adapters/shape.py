@@ -142,10 +142,11 @@ def epoch_s(value: Any) -> float | None:
 
 
 def _epoch_of_string(value: str) -> float | None:
-    try:
-        return epoch_s(float(value))
-    except ValueError:
-        pass
+    if value[4:5] != "-":
+        try:
+            return epoch_s(float(value))
+        except ValueError:
+            pass
     try:
         moment = datetime.fromisoformat(value)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,108 @@
+"""From one decoded record to one row of columns, through the adapter of the file's format."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from detdiag.evidence.adapters import bodies, pairs
+from detdiag.evidence.adapters.build import redacted
+from detdiag.evidence.adapters.document import Document
+from detdiag.evidence.adapters.factors import response_factors
+from detdiag.evidence.adapters.interface import Adapter, Broken, Exchange
+from detdiag.evidence.adapters.shape import epoch_s, first, label
+from detdiag.evidence.observation import Output
+from detdiag.incidents.columns import ABSENT, Columns, text_key, value_key
+from detdiag.incidents.short import ShortPath
+from detdiag.incidents.signature import Keyer
+
+
+class Extractor:
+    """Adds records to ``columns``.
+
+    Plain pairs with an OpenAI-shaped reply, which is what large logs hold, take a short path;
+    every other record goes through ``adapter``. Both give the same row (a test holds this).
+    """
+
+    def __init__(self, columns: Columns, adapter: Adapter, *, short: bool = True) -> None:
+        self.columns = columns
+        self.adapter = adapter
+        self.keyer = Keyer()
+        columns.inert = self.keyer.seen
+        self.short = ShortPath(columns, self.keyer) if short and adapter is pairs else None
+
+    def add(self, line: int, offset: int, row: Any) -> None:
+        """One record of a JSON-lines file. Never raises for the content of a record."""
+        if self.short is not None and self.short.add(line, offset, row):
+            return
+        try:
+            for entry in row_entries(self.adapter, line, row):
+                self.add_entry(entry, offset)
+        except RecursionError:
+            self.columns.add_broken(line, "nested too deep")
+
+    def add_entry(self, entry: Exchange | Broken, offset: int = 0) -> None:
+        """One exchange as an adapter gives it."""
+        columns = self.columns
+        if isinstance(entry, Broken):
+            columns.add_broken(entry.line, entry.why)
+            return
+        columns.records += 1
+        outputs = entry_outputs(entry)
+        key = 0 if entry.request is None else self.keyer.key(entry.request)
+        reason = entry.left_out or _reason(outputs) or (None if key else "no prompt recorded")
+        if reason is not None:
+            columns.leave_out(reason)
+            return
+        factors = {**response_factors(entry.response), **entry.factors}
+        replica = " ".join(entry.replica[k] for k in sorted(entry.replica))
+        start_s = entry.start_s
+        if start_s is None:
+            start_s = epoch_s(first(entry.response, "created", "created_at", "createTime"))
+        cached = factors.get("cached_tokens")
+        columns.append(
+            request=key,
+            output=output_key(outputs),
+            reply_id=value_key(label(first(entry.response, "id", "responseId"))),
+            offset=offset,
+            line=entry.line,
+            start_s=math.nan if start_s is None else start_s,
+            end_s=math.nan if entry.end_s is None else entry.end_s,
+            cached=cached if type(cached) is int and 0 <= cached < 2**62 else ABSENT,
+            system_fingerprint=factors.get("system_fingerprint"),
+            replica=replica or factors.get("replica"),
+            provider=factors.get("provider"),
+            model_reported=factors.get("model_reported"),
+        )
+
+
+def row_entries(adapter: Adapter, line: int, row: Any) -> list[Exchange | Broken]:
+    """The exchanges of one record of a JSON-lines file."""
+    return list(adapter.exchanges(Document(Path("log"), rows=((line, row),))))
+
+
+def entry_outputs(entry: Exchange) -> list[Output]:
+    return [entry.output] if entry.output is not None else bodies.outputs(entry.response)
+
+
+def output_key(outputs: list[Output]) -> int:
+    """64-bit key of an answer: the text, else the token ids, of every choice."""
+    if len(outputs) == 1 and outputs[0].text is not None:
+        return text_key(outputs[0].text)
+    return value_key([o.text if o.text is not None else o.token_ids for o in outputs])
+
+
+def answer_text(outputs: list[Output]) -> str:
+    """The answer as it is shown: the choices of one call one after the other."""
+    shown = [o.text if o.text is not None else str(list(o.token_ids or ())) for o in outputs]
+    return "\n".join(shown)
+
+
+def _reason(outputs: list[Output]) -> str | None:
+    """Why a reply is no evidence; None when it is."""
+    if not any(o.text is not None or o.token_ids is not None for o in outputs):
+        return "no answer recorded"
+    if any(redacted(o.text or "") for o in outputs):
+        return "answer redacted or cut by the logger"
+    return None

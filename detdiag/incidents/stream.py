@@ -1,0 +1,142 @@
+"""A log as blocks of whole lines, plain or compressed, without ever holding the file."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from detdiag.errors import DetdiagError
+from detdiag.evidence.adapters.document import GZIP_MAGIC, ZSTD_MAGIC, Document
+from detdiag.evidence.adapters.interface import Adapter
+from detdiag.evidence.adapters.registry import adapter_for
+from detdiag.evidence.adapters.shape import loads
+
+BLOCK_BYTES: Final = 8 << 20
+HEAD_BYTES: Final = 4 << 20
+SAMPLE_LINES: Final = 64
+WHOLE_FILE: Final = frozenset(
+    {"HAR 1.2", "VCR cassette", "OpenAI batch", "curl -v or --trace dump"}
+)
+"""Formats whose records need the rest of the file (or another file) to be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines of one file: ``data`` where decompressed here, else the byte range to read.
+    ``offset`` is the place of the first byte in the decompressed file."""
+
+    path: Path
+    offset: int
+    size: int
+    data: bytes | None = None
+
+    def read(self) -> bytes:
+        if self.data is not None:
+            return self.data
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            return file.read(self.size)
+
+
+def compression(path: Path) -> str:
+    """``gzip``, ``zstd`` or ``""``, from the first bytes; raises for a file that cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4)
+    except OSError as error:
+        raise DetdiagError(f"cannot read: {error.strerror}", path=path) from error
+    if head.startswith(GZIP_MAGIC):
+        return "gzip"
+    return "zstd" if head.startswith(ZSTD_MAGIC) else ""
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """The decompressed bytes of a log as a stream."""
+    kind = compression(path)
+    if kind == "gzip":
+        return gzip.open(path, "rb")
+    if kind == "zstd":
+        import zstandard
+
+        return zstandard.open(path, "rb")
+    return open(path, "rb")
+
+
+def unreadable(path: Path, error: Exception) -> DetdiagError:
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return DetdiagError(f"cannot read: {why}", path=path)
+
+
+def stream_errors() -> tuple[type[Exception], ...]:
+    """What a truncated or damaged stream raises."""
+    try:
+        import zstandard
+    except ImportError:
+        return (OSError, EOFError, zlib.error)
+    return (OSError, EOFError, zlib.error, zstandard.ZstdError)
+
+
+def line_adapter(path: Path) -> Adapter | None:
+    """The adapter of a file that holds one record a line; None for a file read as a whole."""
+    try:
+        with open_log(path) as file:
+            head = file.read(HEAD_BYTES)
+    except stream_errors() as error:
+        raise unreadable(path, error) from error
+    lines = [line for line in head.split(b"\n") if line.strip()]
+    if len(lines) < 2:
+        return None
+    cut = len(head) == HEAD_BYTES and not head.endswith(b"\n")
+    rows = [_decoded(line) for line in (lines[:-1] if cut else lines)[:SAMPLE_LINES]]
+    objects = [(number, row) for number, row in enumerate(rows, 1) if isinstance(row, dict)]
+    if 2 * len(objects) < len(rows) or not objects:
+        return None
+    adapter = adapter_for(Document(path, rows=tuple(objects)))
+    return None if adapter is None or adapter.name in WHOLE_FILE else adapter
+
+
+def _decoded(line: bytes) -> Any:
+    try:
+        return loads(line)
+    except (ValueError, UnicodeError):
+        return None
+
+
+def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Blocks of about ``size`` bytes that end at a line end."""
+    if compression(path):
+        yield from _decompressed(path, size)
+        return
+    end = path.stat().st_size
+    with open(path, "rb") as file:
+        start = 0
+        while start < end:
+            file.seek(min(start + size, end) - 1)
+            file.readline()
+            stop = file.tell()
+            yield Block(path, start, stop - start)
+            start = stop
+
+
+def _decompressed(path: Path, size: int) -> Iterator[Block]:
+    offset = 0
+    rest = b""
+    try:
+        with open_log(path) as file:
+            while chunk := file.read(size):
+                data = rest + chunk
+                cut = data.rfind(b"\n") + 1
+                if cut:
+                    yield Block(path, offset, cut, data[:cut])
+                    offset += cut
+                rest = data[cut:]
+    except stream_errors() as error:
+        if rest:
+            yield Block(path, offset, len(rest), rest)
+        raise unreadable(path, error) from error
+    if rest:
+        yield Block(path, offset, len(rest), rest)
