@@ -204,17 +204,27 @@ def _config_findings(
 
 
 def _input_findings(folder: Path | None, observations: list[Observation]) -> list[Finding]:
-    pairs = [
-        (folder / a, folder / b)
-        for a, b in PAIRS
-        if folder is not None
-        and (folder / a).is_file() and (folder / b).is_file()
-    ]
-    if not pairs and not observations:
-        return []
-    from detdiag.inputs import static_input_findings
+    """Diffs of the file pairs, and what the observations of one query differ in as inputs.
 
-    return list(static_input_findings(pairs, observations))
+    The latter only describe: whether the outcome goes with them is for the contrasts to say.
+    """
+    from detdiag.inputs.observed import static_input_findings
+
+    prompts, requests = (_pair(folder, names) for names in PAIRS)
+    found = static_input_findings(prompts=prompts, requests=requests)
+    described = [
+        replace(f, outcome="inconclusive", mechanism=False, data={**f.data, "describes": True})
+        if f.outcome == "failed"
+        else f
+        for f in static_input_findings(observations=observations)
+    ]
+    return found + described
+
+
+def _pair(folder: Path | None, names: tuple[str, str]) -> tuple[bytes, bytes] | None:
+    if folder is None or not all((folder / name).is_file() for name in names):
+        return None
+    return (folder / names[0]).read_bytes(), (folder / names[1]).read_bytes()
 
 
 def _fingerprint_findings(folder: Path) -> list[Finding]:

@@ -66,6 +66,7 @@ def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
     count = forks(analysis.table)
     greedy = all(sampling_state(o) == "greedy" for o in rest)
     static = [f for f in case.findings if f.outcome == "failed" and not f.mechanism]
+    static += [f for f in case.findings if f.data.get("describes")]
     given = [f for f in case.findings if f.outcome == "failed" and f.mechanism]
     routing = [
         f for f in routing_findings(rest) if not any(g.layer == "moe" for g in given)
@@ -220,6 +221,8 @@ def _with_static(
     for finding in static:
         if any(c.layer == finding.layer for c in causes):
             causes = [_explained_by_file(c, finding) for c in causes]
+            continue
+        if finding.outcome != "failed":
             continue
         if finding.layer == "config" and (live or finding.kind == "sampling_still_on"):
             unstable = analysis.control_k > 0 or not analysis.control_n
