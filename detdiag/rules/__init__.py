@@ -1,0 +1,1 @@
+"""Config knowledge as data (one YAML file a surface) and the small evaluator that reads it."""
