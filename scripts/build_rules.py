@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+from detdiag.rules import verdict_rules
 from detdiag.rules.load import COMPILED, load_sources, to_compiled
 
 
@@ -11,6 +13,8 @@ def main() -> None:
     """Write both files; the tests compare them with what this would write."""
     rules, examples = load_sources()
     COMPILED.write_text(to_compiled(rules), encoding="utf-8")
+    texts = json.dumps(verdict_rules.load_source(), indent=1, ensure_ascii=True)
+    verdict_rules.COMPILED.write_text(texts + "\n", encoding="utf-8")
     ids = {rule.id for rule in rules}
     print(f"{len(ids)} rules, {len(examples)} examples")
     try:
