@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,7 @@ class LocalTarget:
     generate_kwargs: Mapping[str, Any] = field(default_factory=dict)
     load_args: Mapping[str, Any] = field(default_factory=dict)
     load_notes: tuple[str, ...] = ()
+    load_wall_s: float = 0.0
     _pristine: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -252,6 +254,7 @@ def load_local(
     ``dtype`` None keeps the checkpoint's own, ``device`` None takes an accelerator if there is
     one. ``prompts`` None takes :func:`default_prompts`. Raises :class:`DetdiagError`.
     """
+    began = time.monotonic()
     path = loading.resolve_path(path_or_id)
     source = str(path_or_id if path is None else path)
     where = loading.resolve_device(device)
@@ -280,6 +283,7 @@ def load_local(
             "revision": revision,
         },
         load_notes=_load_notes(info),
+        load_wall_s=time.monotonic() - began,
     )
 
 

@@ -1,0 +1,272 @@
+"""Does a row's result depend on who shares the batch, on padding, or on what ran before?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from detdiag.evidence.case import ProbeStatus
+from detdiag.evidence.finding import Evidence, Finding, Remedy
+from detdiag.evidence.record import Event
+from detdiag.layers import Layer
+from detdiag.probes import batch_findings, free_runs, margins
+from detdiag.probes._compare import Difference, difference
+from detdiag.probes.conditions import (
+    AFTER_OTHERS,
+    BASE,
+    Condition,
+    base_condition,
+    detail_conditions,
+    size_conditions,
+)
+from detdiag.probes.interface import ProbeContext
+from detdiag.probes.repeatability import Stabiliser, differing, explain, pin_draws, state_place
+from detdiag.probes.runs import Reference, Run, bench, forced_observation, reference, run_padded
+from detdiag.targets.padding import Padded
+
+BASE_REPEATS = 11
+"""Undisturbed solo runs before anything else: ten A/A comparisons."""
+ARM_REPEATS = 2
+
+
+@dataclass(slots=True)
+class Trials:
+    """Runs of one prompt by condition name and tested row."""
+
+    ref: Reference
+    runs: dict[tuple[str, int], list[Run]] = field(default_factory=dict)
+    conditions: dict[str, Condition] = field(default_factory=dict)
+    stabiliser: Stabiliser | None = None
+    distorting: set[str] = field(default_factory=set)
+    """Factors whose effect is beyond rounding: no part of the noise floor."""
+
+    @property
+    def base(self) -> Run:
+        return self.runs[(BASE, 0)][0]
+
+    def first(self, name: str, row: int = 0) -> Run | None:
+        found = self.runs.get((name, row))
+        return found[0] if found else None
+
+    def repeats(self, name: str, row: int = 0) -> bool:
+        return differing(self.runs[(name, row)]) == 0
+
+    def contrast(self, name: str, against: str, row: int = 0) -> Difference | None:
+        """The change from ``against`` to ``name``; None unless both ran and both repeat."""
+        a, b = self.first(against), self.first(name, row)
+        if a is None or b is None:
+            return None
+        if not (self.repeats(against) and self.repeats(name, row)):
+            return None
+        return difference(a.logits, b.logits)
+
+
+class BatchProbe:
+    """Contrasts one batch factor at a time against the solo run; see :mod:`conditions`."""
+
+    layer: Layer = "batch"
+
+    def run(self, context: ProbeContext) -> Iterator[Event]:
+        began = time.monotonic()
+        left: list[str] = []
+        sizes = [n for n in sorted(set(context.plan.batch_sizes)) if n > 1]
+        done: list[Trials] = []
+        for index, prompt in enumerate(context.target.prompts):
+            if index and context.remaining_s() < _prompt_cost(context, done, sizes):
+                left.append(f"prompt {prompt.id}")
+                continue
+            trials = Trials(reference(context, prompt))
+            yield from _base(context, trials, BASE_REPEATS if not index else 3)
+            if not index:
+                yield from _history(context, trials, left)
+            yield from _sweep(context, trials, sizes, left)
+            if sizes and not index:
+                yield from _details(context, trials, sizes[0], left)
+            if not index:
+                yield from batch_findings.findings(context, trials, left)
+            yield from free_runs.trials(context, trials.ref, sizes, left)
+            done.append(trials)
+        if context.scratch.get("outputs"):
+            yield ("outputs", context.scratch["outputs"][:12])
+        yield ("sweep", [row for t in done for row in batch_findings.sweep_rows(t)])
+        for t in done:
+            yield from margins.events(context, t)
+        yield from _nothing_moved(done, sizes)
+        yield _status(left, sizes, time.monotonic() - began)
+
+
+def _prompt_cost(context: ProbeContext, done: list[Trials], sizes: list[int]) -> float:
+    """Expected seconds for one more prompt: three solo runs and the whole sweep."""
+    clock = bench(context).clock
+    tokens = len(done[0].ref.row) if done else 48
+    rows = 3 + ARM_REPEATS * sum(sizes)
+    steps = (1 + len(sizes)) * ARM_REPEATS * context.plan.max_new_tokens
+    return clock.forward_s(rows, tokens) + clock.s_per_step * steps
+
+
+def _base(context: ProbeContext, trials: Trials, times: int) -> Iterator[Event]:
+    """Solo reruns; when they differ, find out why before anything is contrasted."""
+    condition = base_condition(trials.ref)
+    target, ref = context.target, trials.ref
+    batch = target.pad(condition.rows)
+    clock = bench(context).clock
+    run_padded(target, batch, ref.start, clock=clock)
+    for repeat in range(times):
+        if repeat > 3 and context.remaining_s() < clock.forward_s(20, len(ref.row)):
+            break
+        run = run_padded(target, batch, ref.start, clock=clock)[0]
+        yield _record(context, trials, condition, 0, repeat, run)
+    runs = trials.runs[(BASE, 0)]
+    bench(context).base[ref.query] = runs
+    trials.stabiliser = Stabiliser(target)
+    k = differing(runs)
+    if not k:
+        return
+    known = context.scratch.get("stabiliser")
+    if known is None:
+        known = explain(
+            target, batch, ref.start, 0, k, len(runs) - 1, time_left=context.remaining_s
+        )
+        context.scratch["stabiliser"] = known
+        context.scratch["unstable"] = (k, len(runs) - 1)
+        yield from batch_findings.state_findings(known.sources, ref)
+    fixed = Stabiliser(target, known.sources, known.seeded, known.fresh, known.pinned)
+    pin_draws(fixed, batch)
+    trials.stabiliser = fixed
+    trials.runs[(BASE, 0)] = [fixed.run(batch, ref.start)[0] for _ in range(3)]
+
+
+def _record(
+    context: ProbeContext, trials: Trials, condition: Condition, row: int, repeat: int, run: Run
+) -> Event:
+    trials.conditions[condition.name] = condition
+    trials.runs.setdefault((condition.name, row), []).append(run)
+    fixed = trials.stabiliser is not None and bool(trials.stabiliser.sources)
+    return forced_observation(
+        bench(context).next_id("batch"),
+        trials.ref,
+        run,
+        condition.factors(row, repeat),
+        context.target.tokenizer,
+        role="intervention" if fixed else "trial",
+    )
+
+
+def _try(
+    context: ProbeContext, trials: Trials, condition: Condition, left: list[str]
+) -> Iterator[Event]:
+    """Run one condition ARM_REPEATS times, or note that the budget did not allow it."""
+    clock = bench(context).clock
+    cost = clock.forward_s(1, condition.tokens, ARM_REPEATS)
+    if context.remaining_s() < cost * 1.2:
+        left.append(condition.name)
+        return
+    target, ref = context.target, trials.ref
+    batch = target.pad(
+        condition.rows,
+        padding_side=condition.padding_side,
+        padded_length=condition.padded_length,
+    )
+    pins = tuple(i for i, r in enumerate(condition.rows) if r == ref.row)
+    assert trials.stabiliser is not None
+    for repeat in range(ARM_REPEATS):
+        runs = trials.stabiliser.run(batch, ref.start, condition.tested, pin_rows=pins)
+        clock.saw(batch.input_ids.numel(), runs[0].wall_s)
+        for row, run in zip(condition.tested, runs, strict=True):
+            yield _record(context, trials, condition, row, repeat, run)
+
+
+def _sweep(
+    context: ProbeContext, trials: Trials, sizes: list[int], left: list[str]
+) -> Iterator[Event]:
+    for condition in size_conditions(trials.ref, sizes):
+        yield from _try(context, trials, condition, left)
+
+
+def _details(context: ProbeContext, trials: Trials, size: int, left: list[str]) -> Iterator[Event]:
+    others = _other_rows(context, trials.ref)
+    vocab = int(trials.base.logits.shape[-1])
+    for condition in detail_conditions(trials.ref, size, others, vocab, context.plan.seed):
+        yield from _try(context, trials, condition, left)
+
+
+def _other_rows(context: ProbeContext, ref: Reference) -> list[tuple[int, ...]]:
+    rows = [context.target.encode(p) for p in context.target.prompts if p.id != ref.prompt.id]
+    return [r for r in rows if r[:4] != ref.row[:4]] or [tuple(reversed(ref.row))]
+
+
+def _history(context: ProbeContext, trials: Trials, left: list[str]) -> Iterator[Event]:
+    """Other requests in between, then the same one again: does it still give its bits?"""
+    assert trials.stabiliser is not None
+    if trials.stabiliser.sources:
+        return
+    target, ref = context.target, trials.ref
+    others = [target.pad([row]) for row in _other_rows(context, ref)[:2]]
+    base = base_condition(ref)
+    batch = target.pad(base.rows)
+    after = Condition(
+        "after other requests",
+        base.rows,
+        base.padded_length,
+        order=AFTER_OTHERS,
+        contrasts=(("order", BASE),),
+    )
+    for repeat in range(ARM_REPEATS):
+        for other in others:
+            target.forward_padded(other)
+        run = run_padded(target, batch, ref.start, clock=bench(context).clock)[0]
+        yield _record(context, trials, after, 0, repeat, run)
+    changed = trials.contrast(after.name, BASE)
+    if changed is None or not changed.bit_equal:
+        yield from _carried(context, trials, batch, others)
+
+
+def _carried(
+    context: ProbeContext, trials: Trials, batch: Padded, others: list[Padded]
+) -> Iterator[Event]:
+    """State it is if two fresh copies with one history agree; then go on with fresh copies."""
+    assert trials.stabiliser is not None
+    target, ref = context.target, trials.ref
+    if not batch_findings.replays_agree(target, batch, others, ref.start):
+        return
+    birth, what = state_place(trials.stabiliser, batch, 0, between=others)
+    source = batch_findings.carried_source(birth, what, ARM_REPEATS)
+    trials.stabiliser.sources.append(source)
+    trials.stabiliser.fresh = True
+    context.scratch["stabiliser"] = trials.stabiliser
+    yield batch_findings.state_finding(source, ref, ("order",))
+    trials.runs[(BASE, 0)] = [trials.stabiliser.run(batch, ref.start)[0] for _ in range(3)]
+
+
+def _nothing_moved(done: list[Trials], sizes: list[int]) -> Iterator[Event]:
+    """A finding that rules the measured conditions out, when nothing moved any bit."""
+    compared = [
+        (name, row, t.contrast(name, BASE, row))
+        for t in done
+        for (name, row) in t.runs
+        if name != BASE and (t.stabiliser is None or not t.stabiliser.sources)
+    ]
+    if not sizes or not compared or any(d is None or not d.bit_equal for *_, d in compared):
+        return
+    yield Finding(
+        layer="batch",
+        rule="batch.size-sensitive",
+        outcome="passed",
+        summary=(
+            f"logits are bit-equal to the solo run in all {len(compared)} batch conditions tried"
+        ),
+        evidence=(Evidence("conditions that change bits", 0, len(compared), "conditions"),),
+        remedy=Remedy(action="none needed at these shapes"),
+    )
+
+
+def _status(left: list[str], sizes: list[int], wall_s: float) -> ProbeStatus:
+    if not sizes:
+        reason = "only solo runs were asked for: batch size, row, neighbours and padding not varied"
+        return ProbeStatus("batch", "skipped", reason, wall_s)
+    if left:
+        return ProbeStatus(
+            "batch", "out_of_budget", "left untested: " + ", ".join(dict.fromkeys(left)), wall_s
+        )
+    return ProbeStatus("batch", "done", "", wall_s)

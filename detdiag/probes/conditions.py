@@ -1,0 +1,125 @@
+"""The batch conditions of one prompt, each one factor away from another."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from detdiag.probes.runs import Reference
+from detdiag.targets.padding import PaddingSide
+
+EXTRA_PADDING: Final = 7
+COPIES: Final = "copies"
+AT_START: Final = "start"
+AFTER_OTHERS: Final = "after other requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``rows`` to run, of which ``tested`` are observed (row 0 is the prompt under test).
+
+    ``contrasts`` are (factor, name of the condition that differs in that factor alone).
+    ``plain`` marks conditions that change shapes only, never what the row should compute.
+    """
+
+    name: str
+    rows: tuple[tuple[int, ...], ...]
+    padded_length: int
+    neighbours: str = COPIES
+    padding_side: PaddingSide = "left"
+    order: str = AT_START
+    tested: tuple[int, ...] = (0,)
+    contrasts: tuple[tuple[str, str], ...] = ()
+    plain: bool = True
+
+    def factors(self, row: int, repeat: int) -> dict[str, Any]:
+        """The same keys for every condition, so that any two compare."""
+        return {
+            "batch_size": len(self.rows),
+            "row": row,
+            "neighbours": self.neighbours,
+            "padding_side": self.padding_side,
+            "padded_length": self.padded_length,
+            "order": self.order,
+            "repeat": repeat,
+        }
+
+    @property
+    def tokens(self) -> int:
+        return len(self.rows) * self.padded_length
+
+
+BASE: Final = "solo"
+
+
+def base_condition(ref: Reference) -> Condition:
+    """The prompt alone, without padding."""
+    return Condition(BASE, (ref.row,), len(ref.row))
+
+
+def size_conditions(ref: Reference, sizes: Sequence[int]) -> list[Condition]:
+    """Batches of copies of the row; first and last row are both observed."""
+    return [
+        Condition(
+            f"batch of {n}",
+            (ref.row,) * n,
+            len(ref.row),
+            tested=(0, n - 1),
+            contrasts=(("batch_size", BASE),),
+        )
+        for n in sorted(set(sizes))
+        if n > 1
+    ]
+
+
+def detail_conditions(
+    ref: Reference, size: int, others: Sequence[Sequence[int]], vocab: int, seed: int
+) -> Iterator[Condition]:
+    """Neighbour content at one shape, then padding, then longer neighbours, at batch ``size``."""
+    length = len(ref.row)
+    text = _fit(others[0] if others else tuple(reversed(ref.row)), length)
+    noise = _noise(length, vocab, seed)
+    size_name = f"batch of {size}"
+    for label, row in (("other text", text), ("random tokens", noise)):
+        yield Condition(
+            f"{size_name}, {label}",
+            (ref.row, *[row] * (size - 1)),
+            length,
+            neighbours=label,
+            contrasts=(("neighbours", size_name),),
+        )
+    wide = length + EXTRA_PADDING
+    yield Condition("padded left", (ref.row,), wide, contrasts=(("padded_length", BASE),))
+    yield Condition(
+        "padded right",
+        (ref.row,),
+        wide,
+        padding_side="right",
+        contrasts=(("padding_side", "padded left"),),
+    )
+    yield Condition(
+        f"{size_name}, padded",
+        (ref.row,) * size,
+        wide,
+        contrasts=(("padded_length", size_name), ("batch_size", "padded left")),
+    )
+    yield Condition(
+        f"{size_name}, longer text",
+        (ref.row, *[_fit(text, wide)] * (size - 1)),
+        wide,
+        neighbours="longer text",
+        contrasts=(("neighbours", f"{size_name}, padded"),),
+    )
+
+
+def _fit(row: Sequence[int], length: int) -> tuple[int, ...]:
+    """``row`` cut or repeated to ``length`` tokens."""
+    times = -(-length // len(row))
+    return (tuple(row) * times)[:length]
+
+
+def _noise(length: int, vocab: int, seed: int) -> tuple[int, ...]:
+    draw = random.Random(seed)
+    return tuple(draw.randrange(vocab) for _ in range(length))

@@ -1,0 +1,309 @@
+"""Why do identical conditions not repeat? Random draws, carried state, or a race; in that order.
+
+The three are told apart by intervention, each one fixed before the next is looked for:
+
+* *draws*: a generator moves during the forward. Fixed by seeding before every run.
+* *state*: two fresh copies of the model that live through the same calls give the same bits call
+  by call, although the calls differ among themselves. Fixed by a fresh copy for every run.
+* *race*: what still differs on fresh, seeded copies. Fixed by pinning the module's output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from detdiag.probes import freeze, rng
+from detdiag.probes.modules import Birth, ModuleLog, compare_logs, recording
+from detdiag.probes.runs import Run, run_padded
+from detdiag.probes.state import changed_state
+from detdiag.targets.local import LocalTarget
+from detdiag.targets.padding import Padded
+
+Kind = Literal["stochastic", "state", "race", "unlocated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One reason why identical conditions differ.
+
+    ``modules``: where it arises, first one first. ``k`` of ``n`` reruns differed from the first
+    before it was fixed, ``k_fixed`` of ``n_fixed`` after. ``what``: generators that moved, or the
+    state that changed.
+    """
+
+    kind: Kind
+    modules: tuple[str, ...]
+    token: int | None
+    k: int
+    n: int
+    k_fixed: int
+    n_fixed: int
+    what: tuple[str, ...] = ()
+    birth: Birth | None = None
+    by_content: bool | None = None
+
+    @property
+    def proven(self) -> bool:
+        """Shown both ways: differs as it is, repeats with this fixed."""
+        return self.k > 0 and self.k_fixed == 0 and self.n_fixed >= 2
+
+
+@dataclass(slots=True)
+class Stabiliser:
+    """How to run so that found sources are out of the way."""
+
+    target: LocalTarget
+    sources: list[Source] = field(default_factory=list)
+    seeded: bool = False
+    fresh: bool = False
+    pinned: freeze.Pinned = field(default_factory=dict)
+
+    def run(
+        self, batch: Padded, start: int, rows: Sequence[int] = (0,), *, pin_rows: Sequence[int] = ()
+    ) -> list[Run]:
+        """One stabilised forward of ``batch``."""
+        with self.ready(batch, pin_rows or rows) as model:
+            return run_padded(self.target, batch, start, rows, model=model)
+
+    def log(self, batch: Padded, row: int = 0, *, pin_rows: Sequence[int] = ()) -> ModuleLog:
+        """One stabilised forward, recorded module by module."""
+        with self.ready(batch, pin_rows or (row,)) as model:
+            return recorded(self.target, batch, row, model)
+
+    @contextlib.contextmanager
+    def ready(self, batch: Padded, rows: Sequence[int]) -> Iterator[Any]:
+        """The model to call, with seeds, fresh state and pins in place."""
+        model = (self.target.fresh_model() if self.fresh else None) or self.target.model
+        with contextlib.ExitStack() as stack:
+            if self.seeded:
+                stack.enter_context(rng.preserved())
+                rng.seed_all(0)
+            if self.pinned:
+                stack.enter_context(freeze.frozen(model, self.pinned, batch, rows))
+            yield model
+
+
+def recorded(target: LocalTarget, batch: Padded, row: int, model: Any) -> ModuleLog:
+    with recording(model, batch, row) as log:
+        log.logits = target.forward_padded(batch, model=model)[row].detach()
+    return log
+
+
+def differing(runs: Sequence[Run]) -> int:
+    """Reruns whose digests differ from the first run's."""
+    return sum(run.digests != runs[0].digests for run in runs[1:])
+
+
+def explain(
+    target: LocalTarget,
+    batch: Padded,
+    start: int,
+    row: int,
+    k: int,
+    n: int,
+    *,
+    tries: int = 8,
+    time_left: Callable[[], float] = lambda: 1e9,
+) -> Stabiliser:
+    """Find the sources of ``k`` differing reruns of ``n``, fixing each before the next."""
+    out = Stabiliser(target)
+    _draws(out, batch, start, row, k, n, tries)
+    if time_left() > 0 and _still_differs(out, batch, start, row, tries):
+        _state(out, batch, start, row, tries)
+    for _ in range(4):
+        if time_left() <= 0 or not _still_differs(out, batch, start, row, tries):
+            break
+        if not _race(out, batch, start, row, tries):
+            break
+    if len(out.sources) > 1:
+        _one_by_one(out, batch, start, row, tries)
+    return out
+
+
+def _one_by_one(out: Stabiliser, batch: Padded, start: int, row: int, tries: int) -> None:
+    """With several sources: take each fix away alone; it must differ again, and repeat with all."""
+    k_all, n_all = _reruns(out, batch, start, row, tries, stop=False)
+    sources = []
+    for source in out.sources:
+        k, n = _reruns(_without(out, source), batch, start, row, tries, stop=False)
+        sources.append(replace(source, k=k, n=n, k_fixed=k_all, n_fixed=n_all))
+    out.sources = sources
+
+
+def _without(out: Stabiliser, source: Source) -> Stabiliser:
+    pinned = {p: v for p, v in out.pinned.items() if p not in source.modules}
+    return replace(
+        out,
+        seeded=out.seeded and source.kind != "stochastic",
+        fresh=out.fresh and source.kind != "state",
+        pinned=pinned if source.kind == "race" else out.pinned,
+    )
+
+
+def pin_draws(out: Stabiliser, batch: Padded, row: int = 0) -> None:
+    """Pin the modules that draw, for runs of other shapes: a seed gives those other draws."""
+    drawing = [m for s in out.sources if s.kind == "stochastic" for m in s.modules]
+    if drawing:
+        out.pinned = {**out.pinned, **freeze.pins(out.log(batch, row), drawing)}
+
+
+def _reruns(
+    out: Stabiliser, batch: Padded, start: int, row: int, tries: int, stop: bool = True
+) -> tuple[int, int]:
+    """(k, n): stabilised reruns that differ from the first; stops at the first if ``stop``."""
+    rows = tuple(range(len(batch.starts))) if out.pinned else (row,)
+    first = out.run(batch, start, (row,), pin_rows=rows)[0]
+    k = 0
+    for done in range(1, tries + 1):
+        k += out.run(batch, start, (row,), pin_rows=rows)[0].digests != first.digests
+        if k and stop:
+            return k, done
+    return k, tries
+
+
+def _still_differs(out: Stabiliser, batch: Padded, start: int, row: int, tries: int) -> bool:
+    return _reruns(out, batch, start, row, tries)[0] > 0
+
+
+def _draws(
+    out: Stabiliser, batch: Padded, start: int, row: int, k: int, n: int, tries: int
+) -> None:
+    with rng.watching(out.target.model) as draws:
+        out.target.forward_padded(batch)
+    if not draws.any:
+        return
+    private = any("." in name for name in draws.generators)
+    out.seeded, out.fresh = True, private
+    k_fixed, n_fixed = _reruns(out, batch, start, row, tries, stop=False)
+    out.sources.append(
+        Source(
+            "stochastic",
+            tuple(draws.modules),
+            None,
+            k,
+            n,
+            k_fixed,
+            n_fixed,
+            tuple(sorted(draws.generators)),
+        )
+    )
+
+
+def _state(out: Stabiliser, batch: Padded, start: int, row: int, tries: int) -> None:
+    """Same history on two fresh copies: equal call by call, yet the calls differ?"""
+    calls = min(tries, 4)
+    one = _history(out, batch, start, row, calls)
+    two = _history(out, batch, start, row, calls)
+    if one is None or two is None:
+        return
+    moved = sum(d != one[0] for d in one[1:])
+    if one != two or not moved:
+        return
+    birth, what = state_place(out, batch, row, moved_at=_first_change(one))
+    was_fresh, out.fresh = out.fresh, True
+    k_fixed, n_fixed = _reruns(out, batch, start, row, tries, stop=False)
+    out.fresh = True if k_fixed == 0 else was_fresh
+    modules = (birth.path,) if birth else tuple(w.rsplit(".", 1)[0] for w in what[:1])
+    out.sources.append(
+        Source(
+            "state",
+            modules,
+            birth.token if birth else None,
+            moved,
+            calls - 1,
+            k_fixed,
+            n_fixed,
+            what,
+            birth,
+        )
+    )
+
+
+def _first_change(digests: Sequence[tuple[str, ...]]) -> int:
+    return next(i for i, d in enumerate(digests) if d != digests[0])
+
+
+def _history(
+    out: Stabiliser, batch: Padded, start: int, row: int, calls: int
+) -> list[tuple[str, ...]] | None:
+    model = out.target.fresh_model()
+    if model is None:
+        return None
+    digests = []
+    for _ in range(calls):
+        with rng.preserved():
+            rng.seed_all(0)
+            digests.append(run_padded(out.target, batch, start, (row,), model=model)[0].digests)
+    return digests
+
+
+def state_place(
+    out: Stabiliser,
+    batch: Padded,
+    row: int,
+    *,
+    moved_at: int = 1,
+    between: Sequence[Padded] = (),
+) -> tuple[Birth | None, tuple[str, ...]]:
+    """First module whose output changes over one history at equal inputs, and the state there.
+
+    The history is ``batch`` repeated ``moved_at`` times, then ``between``, then ``batch``.
+    """
+    model = out.target.fresh_model()
+    if model is None:
+        return None, ()
+    with changed_state(model) as changed, rng.preserved():
+        rng.seed_all(0)
+        first = recorded(out.target, batch, row, model)
+        for other in [*([batch] * (moved_at - 1)), *between]:
+            rng.seed_all(0)
+            out.target.forward_padded(other, model=model)
+        rng.seed_all(0)
+        last = recorded(out.target, batch, row, model)
+    births = compare_logs(first, last).births
+    return (births[0] if births else None), tuple(changed)
+
+
+def _race(out: Stabiliser, batch: Padded, start: int, row: int, tries: int) -> bool:
+    """Tally the first module with equal inputs and unequal outputs; pin it; did that help?"""
+    rows = tuple(range(len(batch.starts)))
+    base = out.log(batch, row, pin_rows=rows)
+    tally: Counter[str] = Counter()
+    order: dict[str, int] = {}
+    kept: dict[str, Birth] = {}
+    differ = 0
+    for _ in range(tries):
+        births = compare_logs(
+            base, out.log(batch, row, pin_rows=rows), skip=tuple(out.pinned)
+        ).births
+        differ += bool(births)
+        for birth in births[:1]:
+            tally[birth.path] += 1
+            order.setdefault(birth.path, list(base.cells).index((birth.path, birth.occurrence)))
+            kept.setdefault(birth.path, birth)
+    if not tally:
+        return False
+    path = min(tally, key=lambda p: (-tally[p], order[p]))
+    same_kind = _same_place(out.target.model, path) if _pins_like(out, path) else (path,)
+    out.pinned = {**out.pinned, **freeze.pins(base, same_kind)}
+    k_fixed, n_fixed = _reruns(out, batch, start, row, tries, stop=False)
+    birth = kept[path]
+    out.sources.append(
+        Source("race", (path,), birth.token, differ, tries, k_fixed, n_fixed, (), birth)
+    )
+    return True
+
+
+def _pins_like(out: Stabiliser, path: str) -> bool:
+    """Was a module of the same name in another block found before?"""
+    leaf = path.rsplit(".", 1)[-1]
+    return any(p.rsplit(".", 1)[-1] == leaf for p in out.pinned)
+
+
+def _same_place(model: Any, path: str) -> tuple[str, ...]:
+    leaf = path.rsplit(".", 1)[-1]
+    return tuple(p for p, _ in model.named_modules() if p.rsplit(".", 1)[-1] == leaf)
