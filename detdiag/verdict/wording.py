@@ -9,6 +9,7 @@ from detdiag.verdict.attribute import Attribution
 from detdiag.verdict.causes import Cause
 from detdiag.verdict.report_object import Next
 from detdiag.verdict.stats import runs_for_bound, wilson, zero_bound
+from detdiag.verdict.table import Bundle
 
 ENOUGH_RUNS = 10
 """Observations of one query under one condition before identical answers count as clean."""
@@ -101,7 +102,7 @@ def next_steps(case: Case, found: Attribution | None, largest: int) -> tuple[Nex
         )
     steps: list[Next] = []
     for bundles in found.confounded[:2]:
-        steps.append(_separate(bundles))
+        steps.append(_separate(found, bundles))
     for contrast in found.weak[:2]:
         if contrast.bundle.layer == "unknown":
             name = contrast.bundle.factors[0]
@@ -137,13 +138,26 @@ def next_steps(case: Case, found: Attribution | None, largest: int) -> tuple[Nex
     return tuple(steps)
 
 
-def _separate(bundles: Sequence[object]) -> Next:
-    names = [b.label for b in bundles]  # type: ignore[attr-defined]
-    rest = " and ".join(names[1:])
-    return Next(
-        f"one observation that changes {names[0]} and leaves {rest} as it was separates them",
-        f"add it to observations.jsonl (new {names[0]}, old {rest}), then detdiag run --case DIR",
+def _separate(found: Attribution, bundles: Sequence[Bundle]) -> Next:
+    """The one missing cell: the first bundle of one known condition, the rest of another."""
+    frame = found.analysis.table.frame
+    columns = [b.column for b in bundles]
+    cells = frame[columns].drop_duplicates().sort_values(columns)
+    one, other = cells.iloc[0], cells.iloc[-1]
+    first = f"{bundles[0].label} {_plain(one[columns[0]])}"
+    rest = " and ".join(
+        f"{b.label} {_plain(other[c])}" for b, c in zip(bundles[1:], columns[1:], strict=True)
     )
+    names = " and ".join(b.label for b in bundles)
+    return Next(
+        f"one condition that was never run separates {names}: {first} with {rest}",
+        f"record it with {ENOUGH_RUNS // 2} repeats in observations.jsonl, then "
+        "detdiag run --case DIR",
+    )
+
+
+def _plain(value: object) -> str:
+    return str(value).replace('"', "")[:60]
 
 
 def _repeat_command(case: Case, n: int) -> str:
