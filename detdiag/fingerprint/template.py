@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -89,10 +90,11 @@ def section_of(texts: dict[str, str], special_tokens: dict[str, Any]) -> dict[st
 
 
 def renders(template: str, special_tokens: dict[str, Any]) -> dict[str, Any]:
-    """``chat`` and ``tools`` renders (text, or ``{"error": ...}``) and ``reads_clock``."""
+    """Renders ``chat``, ``no_system``, ``tools`` (text or ``{"error": ...}``); ``reads_clock``."""
     chat = [render(template, special_tokens, clock=clock) for clock in CLOCKS]
     return {
         "chat": chat[0],
+        "no_system": render(template, special_tokens, messages=MESSAGES[1:]),
         "tools": render(template, special_tokens, tools=list(TOOLS)),
         "reads_clock": chat[0] != chat[1],
     }
@@ -102,6 +104,7 @@ def render(
     template: str,
     special_tokens: dict[str, Any],
     *,
+    messages: Sequence[dict[str, str]] = MESSAGES,
     tools: list[Any] | None = None,
     clock: datetime = CLOCKS[0],
 ) -> Any:
@@ -111,7 +114,7 @@ def render(
     try:
         compiled = _environment(clock).from_string(template)
         stream = compiled.generate(
-            messages=[dict(message) for message in MESSAGES],
+            messages=[dict(message) for message in messages],
             tools=tools,
             documents=None,
             add_generation_prompt=True,
