@@ -96,7 +96,7 @@ def _plain(model: nn.Module, ids: Tensor) -> Any:
 
 
 def _calibration_ids(model: nn.Module) -> Tensor:
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     vocabulary = int(getattr(text, "vocab_size", 0) or 64)
     device = next(model.parameters()).device
