@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 import xxhash
+
+from detdiag.evidence.adapters.shape import epoch_s, label
 
 NUMBERS: Final[Mapping[str, str]] = {
     "request": "Q",
@@ -29,20 +32,33 @@ MAX_BROKEN: Final = 1000
 ABSENT: Final = -1
 
 
+class Row(NamedTuple):
+    """One record before its block is closed. ``answer`` is what is compared; times are as logged,
+    and ``took_s`` stands in for a missing end."""
+
+    request: int
+    answer: Any
+    reply_id: Any
+    offset: int
+    line: int
+    start: Any
+    end: Any
+    took_s: float | None
+    cached: int
+    system_fingerprint: Any
+    replica: Any
+    provider: Any
+    model_reported: Any
+
+
 @dataclass(slots=True)
 class Columns:
     """One block of records. ``words`` maps a name column's strings to their codes; ``size`` is the
     block's length in bytes."""
 
-    numbers: dict[str, array[Any]] = field(
-        default_factory=lambda: {name: array(code) for name, code in NUMBERS.items()}
-    )
-    codes: dict[str, array[int]] = field(
-        default_factory=lambda: {name: array("I") for name in NAMES}
-    )
-    words: dict[str, dict[str, int]] = field(
-        default_factory=lambda: {name: {"": 0} for name in NAMES}
-    )
+    numbers: dict[str, array[Any]] = field(default_factory=dict)
+    codes: dict[str, array[int]] = field(default_factory=dict)
+    words: dict[str, dict[str, int]] = field(default_factory=dict)
     size: int = 0
     lines: int = 0
     records: int = 0
@@ -50,40 +66,6 @@ class Columns:
     broken_count: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
     inert: dict[str, int] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.numbers["request"])
-
-    def append(
-        self,
-        *,
-        request: int,
-        output: int,
-        reply_id: int,
-        offset: int,
-        line: int,
-        start_s: float,
-        end_s: float,
-        cached: int,
-        system_fingerprint: Any,
-        replica: Any,
-        provider: Any,
-        model_reported: Any,
-    ) -> None:
-        """One record. Times are NaN and ``cached`` is ``ABSENT`` where not recorded."""
-        numbers, codes, code = self.numbers, self.codes, self.code
-        numbers["request"].append(request)
-        numbers["output"].append(output)
-        numbers["reply_id"].append(reply_id)
-        numbers["offset"].append(offset)
-        numbers["line"].append(line)
-        numbers["start_s"].append(start_s)
-        numbers["end_s"].append(end_s)
-        numbers["cached"].append(cached)
-        codes["system_fingerprint"].append(code("system_fingerprint", system_fingerprint))
-        codes["replica"].append(code("replica", replica))
-        codes["provider"].append(code("provider", provider))
-        codes["model_reported"].append(code("model_reported", model_reported))
 
     def add_broken(self, line: int, why: str) -> None:
         self.broken_count += 1
@@ -93,32 +75,60 @@ class Columns:
     def leave_out(self, why: str) -> None:
         self.left_out[why] = self.left_out.get(why, 0) + 1
 
-    def code(self, column: str, word: Any) -> int:
-        """The code of a string in a name column; 0 for anything that is not a usable name."""
-        if word is None or word == "":
-            return 0
-        table = self.words[column]
-        found = table.get(word) if type(word) is str else None
-        if found is None:
-            found = table.setdefault(str(word), len(table))
-        return found
+    def close(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Turn the block's rows (in the order of :class:`Row`) into columns, a column at a time."""
+        columns = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
+        (request, answer, reply_id, offset, line, start, end, took, cached, *names) = columns
+        start_s = [_seconds(v) for v in start]
+        values: dict[str, Iterable[Any]] = {
+            "request": request,
+            "output": [value_key(v) for v in answer],
+            "reply_id": [value_key(v) for v in reply_id],
+            "offset": offset,
+            "line": line,
+            "start_s": start_s,
+            "end_s": [_end(e, t, s) for e, t, s in zip(end, took, start_s, strict=True)],
+            "cached": cached,
+        }
+        for name, code in NUMBERS.items():
+            self.numbers[name] = array(code, values[name])
+        for name, words in zip(NAMES, names, strict=True):
+            self.codes[name], self.words[name] = _interned(words)
 
 
-def text_key(text: str) -> int:
-    """64-bit key of an answer, never 0."""
-    try:
-        return xxhash.xxh3_64_intdigest(text.encode()) or 1
-    except UnicodeEncodeError:
-        return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass")) or 1
+def _interned(words: Iterable[Any]) -> tuple[array[int], dict[str, int]]:
+    table: dict[str, int] = {"": 0}
+    seen: dict[Any, int] = {None: 0}
+    codes: list[int] = []
+    for word in words:
+        code = seen.get(word) if type(word) in (str, type(None)) else None
+        if code is None:
+            code = table.setdefault(label(word) or "", len(table))
+            if type(word) is str:
+                seen[word] = code
+        codes.append(code)
+    return array("I", codes), table
+
+
+def _seconds(value: Any) -> float:
+    if type(value) is float and 0 < value < 1e11:
+        return value
+    found = None if value is None else epoch_s(value)
+    return math.nan if found is None else found
+
+
+def _end(end: Any, took_s: float | None, start_s: float) -> float:
+    if end is not None:
+        return _seconds(end)
+    return math.nan if took_s is None else start_s + took_s
 
 
 def value_key(value: Any) -> int:
-    """64-bit key of a JSON value (a token id list, a reply id); 0 for null."""
+    """64-bit key of a JSON value (a text, a list of token ids, a reply id); 0 only for null."""
     if value is None:
         return 0
-    if type(value) is str:
-        return text_key(value)
     try:
-        return xxhash.xxh3_64_intdigest(orjson.dumps(value)) or 1
+        raw = value.encode() if type(value) is str else orjson.dumps(value)
     except (TypeError, ValueError):
-        return text_key(repr(value))
+        raw = repr(value).encode("utf-8", "surrogatepass")
+    return xxhash.xxh3_64_intdigest(raw) or 1

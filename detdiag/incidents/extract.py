@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ from detdiag.evidence.adapters.build import redacted
 from detdiag.evidence.adapters.document import Document
 from detdiag.evidence.adapters.factors import response_factors
 from detdiag.evidence.adapters.interface import Adapter, Broken, Exchange
-from detdiag.evidence.adapters.shape import epoch_s, first, label
+from detdiag.evidence.adapters.shape import first, label
 from detdiag.evidence.observation import Output
-from detdiag.incidents.columns import ABSENT, Columns, text_key, value_key
+from detdiag.incidents.columns import ABSENT, Columns, Row
 from detdiag.incidents.short import ShortPath
 from detdiag.incidents.signature import Keyer
 
@@ -30,7 +29,8 @@ class Extractor:
         self.adapter = adapter
         self.keyer = Keyer()
         columns.inert = self.keyer.seen
-        self.short = ShortPath(columns, self.keyer) if short and adapter is pairs else None
+        self.rows: list[tuple[Any, ...]] = []
+        self.short = ShortPath(self.rows.append, self.keyer) if short and adapter is pairs else None
 
     def add(self, line: int, offset: int, row: Any) -> None:
         """One record of a JSON-lines file. Never raises for the content of a record."""
@@ -48,33 +48,41 @@ class Extractor:
         if isinstance(entry, Broken):
             columns.add_broken(entry.line, entry.why)
             return
-        columns.records += 1
         outputs = entry_outputs(entry)
         key = 0 if entry.request is None else self.keyer.key(entry.request)
         reason = entry.left_out or _reason(outputs) or (None if key else "no prompt recorded")
         if reason is not None:
+            columns.records += 1
             columns.leave_out(reason)
             return
         factors = {**response_factors(entry.response), **entry.factors}
         replica = " ".join(entry.replica[k] for k in sorted(entry.replica))
-        start_s = entry.start_s
-        if start_s is None:
-            start_s = epoch_s(first(entry.response, "created", "created_at", "createTime"))
+        start = entry.start_s
+        if start is None:
+            start = first(entry.response, "created", "created_at", "createTime")
         cached = factors.get("cached_tokens")
-        columns.append(
-            request=key,
-            output=output_key(outputs),
-            reply_id=value_key(label(first(entry.response, "id", "responseId"))),
-            offset=offset,
-            line=entry.line,
-            start_s=math.nan if start_s is None else start_s,
-            end_s=math.nan if entry.end_s is None else entry.end_s,
-            cached=cached if type(cached) is int and 0 <= cached < 2**62 else ABSENT,
-            system_fingerprint=factors.get("system_fingerprint"),
-            replica=replica or factors.get("replica"),
-            provider=factors.get("provider"),
-            model_reported=factors.get("model_reported"),
+        self.rows.append(
+            Row(
+                request=key,
+                answer=answer(outputs),
+                reply_id=label(first(entry.response, "id", "responseId")),
+                offset=offset,
+                line=entry.line,
+                start=start,
+                end=entry.end_s,
+                took_s=None,
+                cached=cached if type(cached) is int and 0 <= cached < 2**62 else ABSENT,
+                system_fingerprint=factors.get("system_fingerprint"),
+                replica=replica or factors.get("replica"),
+                provider=factors.get("provider"),
+                model_reported=factors.get("model_reported"),
+            )
         )
+
+    def close(self) -> None:
+        """Write the rows into the columns; the last call on an extractor."""
+        self.columns.records += len(self.rows)
+        self.columns.close(self.rows)
 
 
 def row_entries(adapter: Adapter, line: int, row: Any) -> list[Exchange | Broken]:
@@ -86,17 +94,10 @@ def entry_outputs(entry: Exchange) -> list[Output]:
     return [entry.output] if entry.output is not None else bodies.outputs(entry.response)
 
 
-def output_key(outputs: list[Output]) -> int:
-    """64-bit key of an answer: the text, else the token ids, of every choice."""
-    if len(outputs) == 1 and outputs[0].text is not None:
-        return text_key(outputs[0].text)
-    return value_key([o.text if o.text is not None else o.token_ids for o in outputs])
-
-
-def answer_text(outputs: list[Output]) -> str:
-    """The answer as it is shown: the choices of one call one after the other."""
-    shown = [o.text if o.text is not None else str(list(o.token_ids or ())) for o in outputs]
-    return "\n".join(shown)
+def answer(outputs: list[Output]) -> Any:
+    """What is compared: the text, else the token ids; a list of them for several choices."""
+    each = [o.text if o.text is not None else o.token_ids for o in outputs]
+    return each[0] if len(each) == 1 else each
 
 
 def _reason(outputs: list[Output]) -> str | None:

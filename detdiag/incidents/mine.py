@@ -129,26 +129,29 @@ def read_block(work: Work) -> Columns:
     adapter = next(one for one in ADAPTERS if one.name == name)
     columns = Columns(size=block.size)
     extractor = Extractor(columns, adapter)
-    offset = block.offset
-    for number, line in enumerate(block.read().split(b"\n"), start=1):
-        if line and not line.isspace():
-            _read_line(extractor, number, offset, line)
-        offset += len(line) + 1
-        columns.lines = number
-    columns.lines -= 1  # split() leaves an empty piece after the last newline
+    decode, add = orjson.loads, extractor.add
+    offset, number = block.offset, 0
+    for number, line in enumerate(block.lines(), start=1):
+        try:
+            add(number, offset, decode(line))
+        except orjson.JSONDecodeError:
+            _second_try(extractor, number, offset, line)
+        offset += len(line)
+    columns.lines = number
+    extractor.close()
     return columns
 
 
-def _read_line(extractor: Extractor, number: int, offset: int, line: bytes) -> None:
+def _second_try(extractor: Extractor, number: int, offset: int, line: bytes) -> None:
+    """A line that the fast parser refuses: blank, or JSON as other writers spell it, or broken."""
+    if line.isspace():
+        return
     try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        try:
-            row = loads(line)
-        except (ValueError, UnicodeError) as error:
-            extractor.columns.add_broken(number, f"not valid JSON: {error}"[:200])
-            return
-    extractor.add(number, offset, row)
+        row = loads(line)
+    except (ValueError, UnicodeError) as error:
+        extractor.columns.add_broken(number, f"not valid JSON: {error}"[:200])
+    else:
+        extractor.add(number, offset, row)
 
 
 def _read_whole(path: Path) -> LogFile:
@@ -168,6 +171,7 @@ def _read_whole(path: Path) -> LogFile:
     extractor = Extractor(columns, adapter)
     for entry in adapter.exchanges(document):
         extractor.add_entry(entry)
+    extractor.close()
     columns.lines = max((line for line, _ in document.rows), default=0)
     log = LogFile(path, adapter.name, whole=True)
     log.add(columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 import xxhash
@@ -18,6 +18,7 @@ from detdiag.inputs.canonical import (
     request_digest,
 )
 
+MAX_SHAPES: Final = 4096
 INERT: Final = 0
 PROMPT: Final = 1
 ENVELOPE: Final = 2
@@ -50,41 +51,59 @@ def left_out(request: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
     return tuple(found)
 
 
+class Names(NamedTuple):
+    """Field names of a request by what they are; ``slow`` where only the full form will do."""
+
+    prompt: tuple[str, ...]
+    other: tuple[str, ...]
+    inert: tuple[str, ...]
+    slow: bool
+
+
 class Keyer:
     """64-bit keys of requests: equal keys for equal canonical requests.
 
-    ``kinds`` remembers what each field name is, so that a log with a few dozen names pays for their
-    spelling once. ``seen`` counts inert fields for the report.
+    ``names`` remembers what the fields of a request are, so that a log with a few dozen shapes
+    pays for their spelling once. ``seen`` counts inert fields for the report.
     """
 
     def __init__(self) -> None:
-        self.kinds: dict[str, int] = {}
+        self.names: dict[tuple[str, ...], Names] = {}
         self.seen: dict[str, int] = {}
 
     def key(self, request: Mapping[str, Any]) -> int:
         """The key of a request; 0 for a request without a prompt."""
-        kept: dict[str, Any] = {}
-        prompted = False
-        kinds = self.kinds
-        for name, value in request.items():
-            kind = kinds.get(name)
-            if kind is None:
-                kind = kinds[name] = _kind(name)
-            if kind == PROMPT:
-                kept[name] = value
-                prompted = prompted or bool(value)
-            elif kind == OTHER:
-                kept[name] = value if type(value) in _SIMPLE else _plain(value)
-            elif kind == INERT:
-                self.seen[name] = self.seen.get(name, 0) + 1
-            else:
-                return self._slow(request)
-        if not prompted:
+        fields = tuple(request)
+        names = self.names.get(fields)
+        if names is None:
+            names = self._names(fields)
+        if names.slow:
+            return self._slow(request)
+        kept = {name: request[name] for name in names.prompt}
+        if not any(kept.values()):
             return 0
+        for name in names.other:
+            value = request[name]
+            kept[name] = value if type(value) in _SIMPLE else _plain(value)
+        for name in names.inert:
+            self.seen[name] += 1
         try:
             return xxhash.xxh3_64_intdigest(orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)) or 1
         except (TypeError, ValueError, RecursionError):
             return self._slow(request)
+
+    def _names(self, fields: tuple[str, ...]) -> Names:
+        kinds = [_kind(name) for name in fields]
+        prompt, other, inert = (
+            tuple(n for n, k in zip(fields, kinds, strict=True) if k == kind)
+            for kind in (PROMPT, OTHER, INERT)
+        )
+        names = Names(prompt, other, inert, ENVELOPE in kinds)
+        for name in names.inert:
+            self.seen.setdefault(name, 0)
+        if len(self.names) < MAX_SHAPES:
+            self.names[fields] = names
+        return names
 
     def _slow(self, request: Mapping[str, Any]) -> int:
         for name in left_out(request):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 from detdiag.errors import DetdiagError
 from detdiag.evidence.adapters.document import GZIP_MAGIC, ZSTD_MAGIC, Document
@@ -16,6 +17,7 @@ from detdiag.evidence.adapters.registry import adapter_for
 from detdiag.evidence.adapters.shape import loads
 
 BLOCK_BYTES: Final = 8 << 20
+READ_BYTES: Final = 1 << 18
 HEAD_BYTES: Final = 4 << 20
 SAMPLE_LINES: Final = 64
 WHOLE_FILE: Final = frozenset(
@@ -34,12 +36,19 @@ class Block:
     size: int
     data: bytes | None = None
 
-    def read(self) -> bytes:
+    def lines(self) -> Iterator[bytes]:
+        """The lines of the block, line ends included."""
         if self.data is not None:
-            return self.data
-        with open(self.path, "rb") as file:
+            yield from io.BytesIO(self.data)
+            return
+        left = self.size
+        with open(self.path, "rb", buffering=READ_BYTES) as file:
             file.seek(self.offset)
-            return file.read(self.size)
+            for line in file:
+                yield line
+                left -= len(line)
+                if left <= 0:
+                    break
 
 
 def compression(path: Path) -> str:
@@ -58,7 +67,7 @@ def open_log(path: Path) -> IO[bytes]:
     """The decompressed bytes of a log as a stream."""
     kind = compression(path)
     if kind == "gzip":
-        return gzip.open(path, "rb")
+        return cast("IO[bytes]", gzip.open(path, "rb"))
     if kind == "zstd":
         import zstandard
 
