@@ -58,7 +58,10 @@ def demo_faults() -> list[str]:
     """One line per fault that ``--demo-fault`` can plant."""
     from detdiag.demo import FAULTS
 
-    return [f"{name:<16} {fault.layer or 'healthy':<9} {fault.summary}" for name, fault in FAULTS.items()]
+    return [
+        f"{name:<16} {fault.layer or 'healthy':<9} {fault.summary}"
+        for name, fault in FAULTS.items()
+    ]
 
 
 def diagnose_demo(options: LiveOptions) -> tuple[Case, Path]:
@@ -182,5 +185,3 @@ def _json_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DetdiagError("expected a JSON object of keyword arguments", path=path)
     return value
-
-

@@ -78,7 +78,8 @@ def run(
     check_outputs(outputs)
     sinks = Sinks(outputs, json_, quiet, lang, redact, plotly, style)
     if case or evidence:
-        finish(_recorded(case, evidence or [], surface, engine_version, factor_layer or []), sinks)
+        recorded = _recorded(case, evidence or [], surface, engine_version, factor_layer or [])
+        finish(recorded, sinks=sinks)
         return
     from detdiag.commands.live import LiveOptions, demo_faults, diagnose_demo, diagnose_model
 

@@ -70,8 +70,9 @@ def layer_list(text: str | None) -> tuple[str, ...] | None:
 
 def finish(case: Case, record: Path | None = None, *, sinks: Sinks) -> None:
     """Decide, write every output, print the summary, and leave with the verdict's exit code."""
-    from detdiag.report import print_summary, write_outputs
+    from detdiag.report import write_outputs
     from detdiag.report.redact import redact as redact_report
+    from detdiag.report.text import print_summary
     from detdiag.verdict import decide
 
     if record is not None:

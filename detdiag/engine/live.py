@@ -53,8 +53,6 @@ def default_record(outputs: Sequence[Path]) -> Path:
 
 def diagnose(run: LiveRun) -> Case:
     """Walk the layers; the case is what the record says."""
-    from detdiag.probes.registry import PROBES
-
     selection = run.selection
     if run.resume:
         earlier = read_record(run.record_path)
@@ -65,7 +63,7 @@ def diagnose(run: LiveRun) -> Case:
         with RecordWriter(run.record_path, _header(run), append=run.resume) as record:
             with run.patch or nullcontext():
                 walk(
-                    run.target, run.plan, PROBES, record, progress, selection,
+                    run.target, run.plan, record, progress, selection,
                     {**run.scratch, "fingerprint": run.fingerprint},
                 )  # fmt: skip
     finally:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from detdiag.evidence.case import Case, ProbeStatus
 from detdiag.evidence.record import Event, RecordWriter
 from detdiag.layers import LAYERS, Layer
-from detdiag.probes.interface import Plan, Probe, ProbeContext
+from detdiag.probes.interface import Plan, ProbeContext
+from detdiag.probes.registry import BUDGET_SHARES, load_probe
 from detdiag.targets.local import LocalTarget
-
-SHARES: Final[Mapping[Layer, float]] = {
-    "config": 0.03,
-    "input": 0.03,
-    "batch": 0.38,
-    "operator": 0.32,
-    "decode": 0.06,
-    "moe": 0.12,
-    "version": 0.06,
-}
-"""Share of the remaining budget that each layer may use; what one leaves goes to the rest."""
 
 
 class Progress(Protocol):
@@ -54,52 +45,53 @@ class Selection:
 def walk(
     target: LocalTarget,
     plan: Plan,
-    probes: Sequence[Probe],
     record: RecordWriter,
     progress: Progress,
     selection: Selection | None = None,
     scratch: Mapping[str, object] | None = None,
 ) -> None:
-    """Run ``probes`` in order within ``plan.budget_s`` wall seconds.
+    """Run the probes in the order of LAYERS within ``plan.budget_s`` wall seconds.
 
     An exception inside a probe becomes its status; only KeyboardInterrupt passes.
     """
     selection = selection or Selection()
     end = time.monotonic() + plan.budget_s
     shared = dict(scratch or {})
-    waiting = [p for p in probes if p.layer not in selection.done]
-    for index, probe in enumerate(waiting):
-        reason = selection.reason_to_skip(probe.layer)
+    waiting = [layer for layer in LAYERS if layer not in selection.done]
+    for index, layer in enumerate(waiting):
+        reason = selection.reason_to_skip(layer)
         if reason is not None:
-            record.write(ProbeStatus(probe.layer, "skipped", reason))
+            record.write(ProbeStatus(layer, "skipped", reason))
             continue
-        rest = [p for p in waiting[index:] if selection.reason_to_skip(p.layer) is None]
-        share = SHARES[probe.layer] / sum(SHARES[p.layer] for p in rest)
+        rest = [other for other in waiting[index:] if selection.reason_to_skip(other) is None]
+        share = BUDGET_SHARES[layer] / sum(BUDGET_SHARES[other] for other in rest)
         allowed = max(0.0, end - time.monotonic()) * share
         context = ProbeContext(target, plan, time.monotonic() + allowed, shared)
-        progress.started(probe.layer, allowed)
-        status = _run_one(probe, context, record, progress)
+        progress.started(layer, allowed)
+        status = _run_one(layer, context, record, progress)
         record.write(status)
         progress.finished(status)
 
 
 def _run_one(
-    probe: Probe, context: ProbeContext, record: RecordWriter, progress: Progress
+    layer: Layer, context: ProbeContext, record: RecordWriter, progress: Progress
 ) -> ProbeStatus:
-    record.write_line({"type": "start", "layer": probe.layer})
+    record.write_line({"type": "start", "layer": layer})
     started = time.monotonic()
     status: ProbeStatus | None = None
     try:
-        for event in probe.run(context):
+        for event in load_probe(layer).run(context):
             if isinstance(event, ProbeStatus):
                 status = event
                 continue
             record.write(event)
-            progress.event(probe.layer, event)
-    except Exception as error:  # noqa: BLE001  (a probe's bug is a result, not a dead run)
-        status = ProbeStatus(probe.layer, "error", f"{type(error).__name__}: {_one_line(error)}")
+            progress.event(layer, event)
+    except Exception as error:
+        if os.environ.get("DETDIAG_DEBUG"):
+            raise
+        status = ProbeStatus(layer, "error", f"{type(error).__name__}: {_one_line(error)}")
     wall_s = round(time.monotonic() - started, 3)
-    status = status or ProbeStatus(probe.layer, "done")
+    status = status or ProbeStatus(layer, "done")
     return ProbeStatus(status.layer, status.state, status.reason, wall_s)
 
 

@@ -211,7 +211,9 @@ class _Reader:
         value = obj.get(key)
         if value is None:
             return None
-        return tuple(self.integer(v, f"field {key!r}") for v in self.sequence(value, f"field {key!r}"))
+        return tuple(
+            self.integer(v, f"field {key!r}") for v in self.sequence(value, f"field {key!r}")
+        )
 
     def integer(self, value: Any, what: str) -> int:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):

@@ -47,9 +47,7 @@ def dumps(obj: Any) -> str:
 class RecordWriter:
     """Appends events to ``path``; ``header`` (target, fingerprint, method) goes first."""
 
-    def __init__(
-        self, path: Path, header: Mapping[str, Any], *, append: bool = False
-    ) -> None:
+    def __init__(self, path: Path, header: Mapping[str, Any], *, append: bool = False) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,9 +107,7 @@ def iter_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         except ValueError as error:
             if number == len(lines):
                 return
-            raise DetdiagError(
-                f"not valid JSON: {error}", path=path, line=number
-            ) from error
+            raise DetdiagError(f"not valid JSON: {error}", path=path, line=number) from error
         if not isinstance(obj, dict):
             raise DetdiagError("expected a JSON object", path=path, line=number)
         yield number, obj

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from detdiag.evidence.observation import Observation
-from detdiag.verdict.contrasts import Contrast, Control, Level, contrasts, controls, unexplained
-from detdiag.verdict.outcome import STRENGTH, Kind, compare
+from detdiag.verdict.contrasts import Contrast, Control, contrasts, controls, unexplained
+from detdiag.verdict.outcome import STRENGTH, Kind, Level, compare
 from detdiag.verdict.table import LABELS, Bundle, Table, build_table
 
 
@@ -114,4 +114,6 @@ def _inert(table: Table, bundle: Bundle, level: Level) -> bool:
     others = [b.column for b in table.bundles if b.column != bundle.column]
     rows = table.frame[table.frame[level] >= 0]
     groups = rows.groupby(["query", *others], sort=False)
-    return bool((groups[bundle.column].nunique() > 1).all() and (groups[level].nunique() == 1).all())
+    return bool(
+        (groups[bundle.column].nunique() > 1).all() and (groups[level].nunique() == 1).all()
+    )

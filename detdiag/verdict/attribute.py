@@ -26,6 +26,7 @@ from detdiag.verdict.mechanisms import (
     forks,
     sampling_state,
 )
+from detdiag.verdict.report_object import Confidence
 from detdiag.verdict.residue import (
     Pinned,
     drift_cause,
@@ -68,9 +69,7 @@ def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
     static = [f for f in case.findings if f.outcome == "failed" and not f.mechanism]
     static += [f for f in case.findings if f.data.get("describes")]
     given = [f for f in case.findings if f.outcome == "failed" and f.mechanism]
-    routing = [
-        f for f in routing_findings(rest) if not any(g.layer == "moe" for g in given)
-    ]
+    routing = [f for f in routing_findings(rest) if not any(g.layer == "moe" for g in given)]
     mechanisms = [
         *given,
         *fork_findings(analysis.table, count, greedy),
@@ -165,7 +164,9 @@ def _kept_beside_ties(
     known: Sequence[Contrast], causes: Sequence[Cause], analysis: Analysis
 ) -> list[Cause]:
     """Contrasts that a tie took over although other forks show moved logits stay causes too."""
-    taken = {c.bundle.column for cause in causes if cause.layer == "decode" for c in cause.contrasts}
+    taken = {
+        c.bundle.column for cause in causes if cause.layer == "decode" for c in cause.contrasts
+    }
     return [
         contrast_cause(c, analysis.table)
         for c in known
@@ -253,9 +254,14 @@ def _explained_by_file(cause: Cause, finding: Finding) -> Cause:
     return replace(cause, rule=finding.rule, finding=told)
 
 
-def _static_cause(finding: Finding, confidence: str, alone: bool) -> Cause:
+def _static_cause(finding: Finding, confidence: Confidence, alone: bool) -> Cause:
     return Cause(
-        finding.layer, finding.rule, confidence, finding, "none", stands_alone=alone  # type: ignore[arg-type]
+        finding.layer,
+        finding.rule,
+        confidence,
+        finding,
+        "none",
+        stands_alone=alone,
     )
 
 

@@ -11,6 +11,7 @@ from detdiag.layers import LAYERS, Layer, layer_rank
 from detdiag.verdict.analysis import Analysis
 from detdiag.verdict.contrasts import Contrast, contrast
 from detdiag.verdict.mechanisms import EVERYTHING
+from detdiag.verdict.outcome import STRENGTH
 from detdiag.verdict.report_object import Confidence
 from detdiag.verdict.stats import ALPHA, WEAK_ALPHA, wilson
 from detdiag.verdict.table import LINKED, Bundle, Table
@@ -87,7 +88,7 @@ def shown(found: Contrast) -> bool:
 
 
 def confidence_of(found: Contrast) -> Confidence:
-    """"confirmed": both arms repeat and the change goes with the factor alone; "likely" where a
+    """ "confirmed": both arms repeat and the change goes with the factor alone; "likely" where a
     control is noisy; "suspected" between ALPHA and WEAK_ALPHA."""
     if found.p_holm > ALPHA and found.bundle.layer != "input":
         return "suspected"
@@ -152,7 +153,9 @@ def contrast_evidence(found: Contrast) -> tuple[Evidence, ...]:
     return tuple(rows)
 
 
-def conditional(table: Table, target: Bundle, given: Bundle, level: str) -> dict[str, tuple[int, int]]:
+def conditional(
+    table: Table, target: Bundle, given: Bundle, level: str
+) -> dict[str, tuple[int, int]]:
     """(k, n) of ``target``'s contrast inside each value of ``given``."""
     out = {}
     for value, rows in table.frame.groupby(given.column, sort=True):
@@ -244,7 +247,10 @@ def _best_mechanism(found: Contrast, mechanisms: Sequence[Finding]) -> int | Non
         (i, m)
         for i, m in enumerate(mechanisms)
         if explains(m, found.bundle.factors)
-        and (m.layer == found.bundle.layer or (m.layer in MECHANISM_LAYERS and layer_rank(m.layer) > rank))
+        and (
+            m.layer == found.bundle.layer
+            or (m.layer in MECHANISM_LAYERS and layer_rank(m.layer) > rank)
+        )
     ]
     if found.bundle.layer in ("config", "input", "version"):
         fitting = [(i, m) for i, m in fitting if m.layer == found.bundle.layer]
@@ -269,13 +275,13 @@ def _mechanism_cause(
     if found and not mechanism.proven:
         confidence = min((confidence_of(c) for c in found), key=_CONFIDENCE_ORDER.index)
     evidence = mechanism.evidence + tuple(e for c in found for e in contrast_evidence(c))
-    kinds = [c.kind for c in found] or [divergence]
+    kinds: list[str] = [c.kind for c in found] or [divergence]
     return Cause(
         mechanism.layer,
         mechanism.rule,
         confidence,
         replace(mechanism, evidence=evidence),
-        max(kinds, key=("none", "bitwise", "token", "text").index),
+        max(kinds, key=lambda kind: STRENGTH[kind]),
         tuple(found),
         stands_alone=mechanism.proven,
     )

@@ -6,15 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
 
 import pandas as pd
 
-from detdiag.verdict.outcome import STRENGTH, Kind, compare
+from detdiag.verdict.outcome import STRENGTH, Kind, Level, compare
 from detdiag.verdict.stats import ALPHA, fisher_greater, holm, permutation_p
 from detdiag.verdict.table import UNRECORDED, Bundle, Table
-
-Level = Literal["bits", "output"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ def _grouped(
         yield (), rows
         return
     for key, group in rows.groupby(list(columns), sort=True):
-        yield (key if isinstance(key, tuple) else (key,)), group
+        yield tuple(str(k) for k in (key if isinstance(key, tuple) else (key,))), group
 
 
 def contrasts(table: Table, level: Level) -> list[Contrast]:
@@ -166,7 +163,7 @@ def _located(
     for key, group in strata:
         compared.add(key[0])
         arms.update(group[bundle.column])
-        modal = {arm: _modal(rows, level) for arm, rows in group.groupby(bundle.column)}
+        modal = {str(arm): _modal(rows, level) for arm, rows in group.groupby(bundle.column)}
         for left, right in combinations(sorted(modal), 2):
             n += 1
             (class_a, index_a), (class_b, index_b) = modal[left], modal[right]
@@ -268,9 +265,7 @@ def _baseline(
     )  # fmt: skip
 
 
-def unexplained(
-    table: Table, level: Level, causes: Sequence[Bundle]
-) -> Counter[tuple[str, ...]]:
+def unexplained(table: Table, level: Level, causes: Sequence[Bundle]) -> Counter[tuple[str, ...]]:
     """Sets of bundles that differ between conditions of one query with other repeated answers,
     where none of ``causes`` is among them: what only moves together cannot be named."""
     rows = _usable(table.frame, level)

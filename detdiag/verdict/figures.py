@@ -87,7 +87,7 @@ def _rung(
 
 
 def outputs(found: Attribution) -> list[dict[str, Any]]:
-    """For up to five queries, two answers that differ, with the conditions they were given under."""
+    """For up to five queries, two answers that differ, each with its conditions."""
     table = found.analysis.table
     out: list[dict[str, Any]] = []
     for query, rows in table.frame[table.frame["bits"] >= 0].groupby("query", sort=True):

@@ -23,7 +23,9 @@ class _Shown:
     reason: str = ""
 
 
-def layer_reports(case: Case, found: Attribution | None, causes: Sequence[Finding]) -> tuple[LayerReport, ...]:
+def layer_reports(
+    case: Case, found: Attribution | None, causes: Sequence[Finding]
+) -> tuple[LayerReport, ...]:
     """One report a layer; ``causes`` are the findings that the verdict names."""
     return tuple(_layer_report(layer, case, found, causes) for layer in LAYERS)
 
@@ -90,7 +92,9 @@ def _quiet(
     if measured or any(f.outcome == "passed" for f in findings):
         return _Shown(findings, "ruled_out", "passed", status.reason if status else "")
     reason = status.reason if status is not None and status.reason else ""
-    outcome: FindingOutcome = "inconclusive" if reason and status and status.state == "out_of_budget" else "skipped"
+    outcome: FindingOutcome = (
+        "inconclusive" if reason and status and status.state == "out_of_budget" else "skipped"
+    )
     return _Shown(findings, "untested", outcome, reason)
 
 
@@ -149,7 +153,9 @@ def _downgraded(finding: Finding) -> Finding:
 def _same_bytes(found: Attribution) -> list[Finding]:
     constant = found.analysis.table.constant
     observations = found.analysis.table.observations
-    per_query_equal = all(o.request is not None or o.prompt_token_ids is not None for o in observations)
+    per_query_equal = all(
+        o.request is not None or o.prompt_token_ids is not None for o in observations
+    )
     if not per_query_equal and "prompt_digest" not in constant:
         return []
     n = len(observations)

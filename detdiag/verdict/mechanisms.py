@@ -270,7 +270,9 @@ def drift(table: Table, level: Literal["bits", "output"]) -> Drift | None:
         times = [table.observations[i].factors.get("time") for i in rows["observation"]]
         if any(t is None for t in times) or len({str(t) for t in times}) < len(times):
             continue
-        ordered = [c for _, c in sorted(zip(times, rows[level], strict=True), key=lambda x: _order(x[0]))]
+        ordered = [
+            c for _, c in sorted(zip(times, rows[level], strict=True), key=lambda x: _order(x[0]))
+        ]
         blocks = 1 + sum(a != b for a, b in zip(ordered, ordered[1:], strict=False))
         if blocks != 2:
             continue

@@ -13,6 +13,7 @@ from typing import Literal
 from detdiag.evidence.observation import Observation, Output, Position
 
 Kind = Literal["none", "bitwise", "token", "text"]
+Level = Literal["bits", "output"]
 STRENGTH: dict[str, int] = {"none": 0, "bitwise": 1, "token": 2, "text": 3}
 
 
@@ -166,9 +167,7 @@ def largest_change(a: Output, b: Output, fork: int | None) -> float | None:
     return best
 
 
-def classify(
-    observations: Sequence[Observation], *, level: Literal["bits", "output"] = "bits"
-) -> list[int]:
+def classify(observations: Sequence[Observation], *, level: Level = "bits") -> list[int]:
     """Outcome class of each observation: equal numbers mean that no difference was found.
 
     ``level`` "output" looks at text, or tokens where there is no text. Observations that carry

@@ -11,7 +11,7 @@ from detdiag.evidence.observation import Observation
 from detdiag.verdict.analysis import Analysis
 from detdiag.verdict.causes import Cause
 from detdiag.verdict.contrasts import Control
-from detdiag.verdict.mechanisms import ArgmaxCount, drift, sampling_state
+from detdiag.verdict.mechanisms import ArgmaxCount, drift, parameters, sampling_state
 from detdiag.verdict.stats import ALPHA, wilson
 from detdiag.verdict.table import Table, canonical_value
 
@@ -78,7 +78,9 @@ def drift_cause(analysis: Analysis) -> Cause | None:
             f"in order of time {found.before} equal answers are followed by {found.after} other "
             f"equal ones: one change point, never back (p = {found.p:.2g})"
         ),
-        evidence=(Evidence("runs after the change point", found.after, found.before + found.after),),
+        evidence=(
+            Evidence("runs after the change point", found.after, found.before + found.after),
+        ),
     )
     return Cause("version", finding.rule, "suspected", finding, analysis.divergence)
 
@@ -144,7 +146,7 @@ def sampling_cause(
                 "identical conditions differ", analysis.control_k, analysis.control_n, "pairs",
                 wilson(analysis.control_k, analysis.control_n),
             ),
-            Evidence("tokens that are not their own arg-max", argmax.below, argmax.tokens, "tokens"),
+            Evidence("tokens below their own arg-max", argmax.below, argmax.tokens, "tokens"),
         ),
     )  # fmt: skip
     sure = bool(argmax.below) or greedy_repeats
@@ -152,8 +154,8 @@ def sampling_cause(
 
 
 def _settings(observation: Observation) -> str:
-    from detdiag.verdict.mechanisms import parameters
-
     known = parameters(observation)
-    shown = [f"{k} {known[k]}" for k in ("do_sample", "temperature", "top_p", "top_k") if k in known]
+    shown = [
+        f"{k} {known[k]}" for k in ("do_sample", "temperature", "top_p", "top_k") if k in known
+    ]
     return ", ".join(shown) or "no temperature in the request, so the server's default applies"

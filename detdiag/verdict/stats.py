@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 ALPHA: Final = 0.01
 """Family-wise error rate at which a contrast counts as shown (Holm over the family)."""
@@ -50,8 +50,7 @@ def fisher_greater(k_a: int, n_a: int, k_b: int, n_b: int) -> float:
     denominator = math.comb(total, hits)
     top = min(n_a, hits)
     return (
-        sum(math.comb(n_a, x) * math.comb(n_b, hits - x) for x in range(k_a, top + 1))
-        / denominator
+        sum(math.comb(n_a, x) * math.comb(n_b, hits - x) for x in range(k_a, top + 1)) / denominator
     )
 
 
@@ -77,7 +76,7 @@ def _cross_pairs_differ(classes: Sequence[int], arms: Sequence[int]) -> int:
     by_both = Counter(zip(classes, arms, strict=True))
     n = len(classes)
 
-    def same(counter: Counter) -> int:  # type: ignore[type-arg]
+    def same(counter: Counter[Any]) -> int:
         return sum(c * (c - 1) // 2 for c in counter.values())
 
     return n * (n - 1) // 2 - same(by_class) - same(by_arm) + same(by_both)

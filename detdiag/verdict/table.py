@@ -22,7 +22,7 @@ from detdiag.inputs.canonical import (
     sampling_parameters,
 )
 from detdiag.layers import CONTROL_FACTOR, FACTOR_LAYERS, ORDER_FACTORS, layer_rank
-from detdiag.verdict.outcome import classify
+from detdiag.verdict.outcome import Level, classify
 
 LINKED: Final[dict[str, tuple[str, ...]]] = {
     "load": ("batch_size", "concurrency", "in_flight_tokens", "neighbours"),
@@ -150,11 +150,15 @@ def _conditions(observation: Observation) -> dict[str, str]:
 
 
 def _add_classes(frame: pd.DataFrame, observations: tuple[Observation, ...]) -> None:
-    for level in ("bits", "output"):
-        column = pd.Series(-1, index=frame.index)
+    levels: tuple[Level, ...] = ("bits", "output")
+    for level in levels:
+        classes = [-1] * len(observations)
         for _, rows in frame.groupby("query", sort=False):
-            column.loc[rows.index] = classify([observations[i] for i in rows.index], level=level)  # type: ignore[arg-type]
-        frame[level] = column
+            members = [int(i) for i in rows["observation"]]
+            found = classify([observations[i] for i in members], level=level)
+            for index, value in zip(members, found, strict=True):
+                classes[index] = value
+        frame[level] = classes
 
 
 def _varies_within_query(column: pd.Series, query: pd.Series) -> bool:
@@ -165,8 +169,12 @@ def _joined(raw: pd.DataFrame, factors: Sequence[str]) -> pd.Series:
     columns = [f if f in raw.columns else f"~{f}" for f in factors]
     if len(columns) == 1:
         return raw[columns[0]]
-    joined = raw[columns].agg(
-        lambda row: ", ".join(f"{n}={v}" for n, v in zip(factors, row, strict=True)), axis=1
+    joined = pd.Series(
+        [
+            ", ".join(f"{n}={v}" for n, v in zip(factors, row, strict=True))
+            for row in raw[columns].itertuples(index=False)
+        ],
+        index=raw.index,
     )
     unrecorded = (raw[columns] == UNRECORDED).all(axis=1)
     return joined.where(~unrecorded, UNRECORDED)
@@ -190,8 +198,10 @@ def _bundle(
             names.remove("client")
             mediators["client"] = tuple(n[1:] for n in derived)
     inputs = [n for n in names if not n.startswith("~") and layers.get(n) == "input"]
-    if "~prompt_digest" in names and inputs and _determined(
-        raw["~prompt_digest"], raw[inputs], query
+    if (
+        "~prompt_digest" in names
+        and inputs
+        and _determined(raw["~prompt_digest"], raw[inputs], query)
     ):
         names.remove("~prompt_digest")
         mediators["prompt_digest"] = tuple(inputs)
@@ -203,7 +213,9 @@ def _bundle(
     grouped: dict[str, list[str]] = {}
     for name in names:
         grouped.setdefault(_link_of(name.lstrip("~")), []).append(name.lstrip("~"))
-    bundles = [Bundle(f"f:{key}", tuple(fs), _layer_of(fs[0], layers)) for key, fs in grouped.items()]
+    bundles = [
+        Bundle(f"f:{key}", tuple(fs), _layer_of(fs[0], layers)) for key, fs in grouped.items()
+    ]
     return tuple(sorted(bundles, key=lambda b: (layer_rank(b.layer), b.column))), mediators
 
 

@@ -78,7 +78,8 @@ def inconclusive_sentence(found: Attribution) -> str:
     if a.control_k and found.held is not None and found.held.missing:
         return (
             f"Inconclusive: {interval(a.control_k, a.control_n)} identical repeats differ, and "
-            f"the record does not say {', '.join(found.held.missing)}; any of them could explain it."
+            f"the record does not say {', '.join(found.held.missing)}; any of them could "
+            "explain it."
         )
     if a.control_k:
         return (
@@ -100,9 +101,7 @@ def next_steps(case: Case, found: Attribution | None, largest: int) -> tuple[Nex
                 _repeat_command(case, ENOUGH_RUNS),
             ),
         )
-    steps: list[Next] = []
-    for bundles in found.confounded[:2]:
-        steps.append(_separate(found, bundles))
+    steps = [_separate(found, bundles) for bundles in found.confounded[:2]]
     for contrast in found.weak[:2]:
         if contrast.bundle.layer == "unknown":
             name = contrast.bundle.factors[0]

@@ -21,7 +21,7 @@ def observe(
     request: Mapping[str, Any] | None = GREEDY,
     fixed: Mapping[str, Any] | None = None,
 ) -> list[Observation]:
-    """Full factorial over ``conditions`` with ``repeats`` each; ``answer(factors, repeat, query)``."""
+    """Full factorial over ``conditions``; ``answer(factors, repeat, query)`` is the output."""
     out = []
     for query in queries:
         for values in itertools.product(*conditions.values()):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.verdict.build import GREEDY, case, observe, tokens
 
 from detdiag.evidence.observation import Observation, Output
 from detdiag.verdict import decide
+from tests.verdict.build import GREEDY, case, observe, tokens
 
 PINNED = {"batch_size": 1, "concurrency": 1, "cached_tokens": 0, "process": "p1"}
 
