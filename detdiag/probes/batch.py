@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from detdiag.evidence.case import ProbeStatus
 from detdiag.evidence.finding import Evidence, Finding, Remedy
+from detdiag.evidence.observation import Observation
 from detdiag.evidence.record import Event
 from detdiag.layers import Layer
 from detdiag.probes import batch_findings, free_runs, margins
@@ -18,6 +19,7 @@ from detdiag.probes.conditions import (
     Condition,
     base_condition,
     detail_conditions,
+    mirrored_conditions,
     size_conditions,
 )
 from detdiag.probes.interface import ProbeContext
@@ -40,6 +42,8 @@ class Trials:
     stabiliser: Stabiliser | None = None
     distorting: set[str] = field(default_factory=set)
     """Factors whose effect is beyond rounding: no part of the noise floor."""
+    rules: dict[str, str] = field(default_factory=dict)
+    """The rule found for each factor that changes bits."""
 
     @property
     def base(self) -> Run:
@@ -52,12 +56,19 @@ class Trials:
     def repeats(self, name: str, row: int = 0) -> bool:
         return differing(self.runs[(name, row)]) == 0
 
-    def contrast(self, name: str, against: str, row: int = 0) -> Difference | None:
-        """The change from ``against`` to ``name``; None unless both ran and both repeat."""
-        a, b = self.first(against), self.first(name, row)
+    def contrast(self, name: str, against: str, row: int | None = None) -> Difference | None:
+        """The change from ``against`` to ``name``; None unless both ran and both repeat.
+
+        ``row`` defaults to the first tested row, and is always that on the ``against`` side.
+        """
+        if name not in self.conditions or against not in self.conditions:
+            return None
+        mine = self.conditions[name].tested[0] if row is None else row
+        theirs = self.conditions[against].tested[0]
+        a, b = self.first(against, theirs), self.first(name, mine)
         if a is None or b is None:
             return None
-        if not (self.repeats(against) and self.repeats(name, row)):
+        if not (self.repeats(against, theirs) and self.repeats(name, mine)):
             return None
         return difference(a.logits, b.logits)
 
@@ -82,9 +93,11 @@ class BatchProbe:
                 yield from _history(context, trials, left)
             yield from _sweep(context, trials, sizes, left)
             if sizes and not index:
-                yield from _details(context, trials, sizes[0], left)
-            if not index:
+                held: list[Observation] = []
+                yield from _details(context, trials, sizes[0], left, held)
                 yield from batch_findings.findings(context, trials, left)
+                yield from _released(trials, held)
+                yield from _mirrored(context, trials, sizes[0], left)
             yield from free_runs.trials(context, trials.ref, sizes, left)
             done.append(trials)
         if context.scratch.get("outputs"):
@@ -121,9 +134,9 @@ def _base(context: ProbeContext, trials: Trials, times: int) -> Iterator[Event]:
     bench(context).base[ref.query] = runs
     trials.stabiliser = Stabiliser(target)
     k = differing(runs)
-    if not k:
+    known: Stabiliser | None = context.scratch.get("stabiliser")
+    if not k and known is None:
         return
-    known = context.scratch.get("stabiliser")
     if known is None:
         known = explain(
             target, batch, ref.start, 0, k, len(runs) - 1, time_left=context.remaining_s
@@ -184,11 +197,39 @@ def _sweep(
         yield from _try(context, trials, condition, left)
 
 
-def _details(context: ProbeContext, trials: Trials, size: int, left: list[str]) -> Iterator[Event]:
+def _details(
+    context: ProbeContext, trials: Trials, size: int, left: list[str], held: list[Observation]
+) -> Iterator[Event]:
+    """Neighbours and padding; padded trials go to ``held`` until it is known what they are."""
     others = _other_rows(context, trials.ref)
     vocab = int(trials.base.logits.shape[-1])
     for condition in detail_conditions(trials.ref, size, others, vocab, context.plan.seed):
-        yield from _try(context, trials, condition, left)
+        for event in _try(context, trials, condition, left):
+            if condition.padded_length > len(trials.ref.row) and isinstance(event, Observation):
+                held.append(event)
+            else:
+                yield event
+
+
+def _released(trials: Trials, held: list[Observation]) -> Iterator[Event]:
+    """Padding that moves logits by rounding alone, with no token near a flip, is an intervention:
+    it measures the noise floor and is no reason to blame anything."""
+    harmless = batch_findings.harmless_padding(trials)
+    for observation in held:
+        yield replace(observation, role="intervention") if harmless else observation
+
+
+def _mirrored(context: ProbeContext, trials: Trials, size: int, left: list[str]) -> Iterator[Event]:
+    """The neighbour contrast from the neighbour's side, where the prompt's own side is clean."""
+    assert trials.stabiliser is not None
+    if trials.stabiliser.pinned or batch_findings.changed_cases(trials, "neighbours"):
+        return
+    vocab = int(trials.base.logits.shape[-1])
+    other, conditions = mirrored_conditions(trials.ref, size, vocab, context.plan.seed)
+    seen = Trials(other, stabiliser=trials.stabiliser)
+    for condition in conditions:
+        yield from _try(context, seen, condition, left)
+    yield from batch_findings.findings(context, seen, left, draw=not trials.rules)
 
 
 def _other_rows(context: ProbeContext, ref: Reference) -> list[tuple[int, ...]]:
@@ -241,22 +282,21 @@ def _carried(
 
 def _nothing_moved(done: list[Trials], sizes: list[int]) -> Iterator[Event]:
     """A finding that rules the measured conditions out, when nothing moved any bit."""
-    compared = [
-        (name, row, t.contrast(name, BASE, row))
-        for t in done
-        for (name, row) in t.runs
-        if name != BASE and (t.stabiliser is None or not t.stabiliser.sources)
-    ]
-    if not sizes or not compared or any(d is None or not d.bit_equal for *_, d in compared):
+    stable = [t for t in done if t.stabiliser is None or not t.stabiliser.sources]
+    factors = batch_findings.FACTOR_ORDER
+    compared = sum(batch_findings.tried(t, f) for t in stable for f in factors)
+    moved = any(batch_findings.changed_cases(t, f) for t in stable for f in factors)
+    if not sizes or not compared or moved or len(stable) < len(done):
         return
     yield Finding(
         layer="batch",
         rule="batch.size-sensitive",
         outcome="passed",
         summary=(
-            f"logits are bit-equal to the solo run in all {len(compared)} batch conditions tried"
+            f"logits are bit-equal in all {compared} contrasts of batch size, row, neighbours "
+            "and padding"
         ),
-        evidence=(Evidence("conditions that change bits", 0, len(compared), "conditions"),),
+        evidence=(Evidence("contrasts that change bits", 0, compared, "contrasts"),),
         remedy=Remedy(action="none needed at these shapes"),
     )
 

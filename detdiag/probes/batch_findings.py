@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from detdiag.evidence.finding import Evidence, Finding, Locus, Remedy
@@ -12,6 +13,7 @@ from detdiag.probes._compare import difference, interval95
 from detdiag.probes.conditions import BASE, Condition
 from detdiag.probes.figures import heatmap
 from detdiag.probes.interface import ProbeContext
+from detdiag.probes.margins import margin_logits
 from detdiag.probes.modules import Birth, Comparison, ModuleLog, compare_logs
 from detdiag.probes.places import is_gemm, moe_part
 from detdiag.probes.repeatability import Source
@@ -50,9 +52,11 @@ _REMEDY: Final = {
 }
 
 
-def findings(context: ProbeContext, trials: Trials, left: list[str]) -> Iterator[Event]:
+def findings(
+    context: ProbeContext, trials: Trials, left: list[str], *, draw: bool = True
+) -> Iterator[Event]:
     """One mechanism finding per factor whose contrast changes bits, and the heatmap."""
-    drawn = False
+    drawn = not draw
     for factor in FACTOR_ORDER:
         cases = changed_cases(trials, factor)
         if not cases:
@@ -70,9 +74,12 @@ def findings(context: ProbeContext, trials: Trials, left: list[str]) -> Iterator
         birth = _named(compared)
         if birth is not None and birth.beyond_rounding:
             trials.distorting.add(factor)
-        yield _finding(context, trials, factor, cases, birth, compared)
-        if factor == "batch_size" and birth is not None:
-            yield from _token_count(context, trials, condition, birth, logs[1])
+        tokens_alone = (
+            factor == "batch_size"
+            and birth is not None
+            and follows_tokens(context, trials, condition, birth, logs[0])
+        )
+        yield _finding(context, trials, factor, cases, birth, compared, tokens_alone)
         if not drawn:
             drawn = True
             yield ("heatmap", heatmap(context.target, trials.ref, compared))
@@ -100,8 +107,34 @@ def changed_cases(trials: Trials, factor: str) -> list[tuple[Condition, str, int
                 continue
             changed = trials.contrast(condition.name, against)
             if changed is not None and not changed.bit_equal:
-                out.append((condition, against, 0))
+                out.append((condition, against, condition.tested[0]))
     return out
+
+
+PADDING: Final = ("padded_length", "padding_side")
+
+
+def harmless_padding(trials: Trials) -> bool:
+    """Does padding only move logits by rounding, with every margin above the noise floor?
+
+    Positions that shift with padding, a change beyond rounding, or a padded batch that differs
+    from the padded solo run are not harmless. Neither is padding that was not measured.
+    """
+    if "batch.padding-positions" in trials.rules.values() or trials.distorting & set(PADDING):
+        return False
+    gaps, _ = margin_logits(trials.base.logits)
+    for condition in trials.conditions.values():
+        if condition.padded_length == len(trials.ref.row):
+            continue
+        for factor, against in condition.contrasts:
+            changed = trials.contrast(condition.name, against)
+            if changed is None or (factor == "neighbours" and not changed.bit_equal):
+                return False
+            if factor not in PADDING:
+                continue
+            if any(g <= 2 * d for g, d in zip(gaps, changed.per_position_abs, strict=True) if d):
+                return False
+    return True
 
 
 def tried(trials: Trials, factor: str) -> int:
@@ -117,7 +150,8 @@ def tried(trials: Trials, factor: str) -> int:
 def _arms(
     trials: Trials, condition: Condition, against: str, row: int
 ) -> tuple[tuple[Condition, int], tuple[Condition, int]]:
-    return (trials.conditions[against], 0), (condition, row)
+    first = trials.conditions[against]
+    return (first, first.tested[0]), (condition, row)
 
 
 def _log(context: ProbeContext, trials: Trials, condition: Condition, row: int) -> ModuleLog:
@@ -148,8 +182,14 @@ def _finding(
     cases: Sequence[tuple[Condition, str, int]],
     birth: Birth | None,
     compared: Comparison | None,
+    tokens_alone: bool = False,
 ) -> Finding:
-    rule, detail = _rule(factor, birth, compared, trials.ref)
+    rule, detail = _rule(factor, birth, compared)
+    if tokens_alone:
+        rule = "batch.token-count"
+        detail += "; one longer row of as many tokens moves that module too"
+    trials.rules[factor] = rule
+    harmless = factor in PADDING and harmless_padding(trials)
     condition, against, row = cases[0]
     changes = [trials.contrast(c.name, a, r) for c, a, r in cases]
     largest = max((d.max_abs for d in changes if d), default=0.0)
@@ -161,8 +201,8 @@ def _finding(
     return Finding(
         layer="batch",
         rule=rule,
-        outcome="failed",
-        severity="medium" if flips == 0 else "high",
+        outcome="passed" if harmless else "failed",
+        severity="low" if harmless else "medium" if flips == 0 else "high",
         subject=factor,
         summary=(
             f"{_TEXT[factor]}: up to {largest:.3g} in logits, {flips} of "
@@ -175,7 +215,7 @@ def _finding(
                 n,
                 "contrasts",
                 interval95(len(cases), n),
-                (against, condition.name if row == 0 else f"{condition.name}, row {row}"),
+                (against, condition.name if factor != "row" else f"{condition.name}, row {row}"),
             ),
             Evidence("control: repeats that differ", 0, _control_pairs(trials), "pairs"),
         ),
@@ -183,8 +223,8 @@ def _finding(
         locus=None
         if birth is None
         else Locus(query=trials.ref.prompt.id, token=birth.token, module=birth.path),
-        mechanism=not owned_by_moe,
-        explains=(factor,),
+        mechanism=not owned_by_moe and not harmless,
+        explains=() if harmless else (factor, *(("in_flight_tokens",) if tokens_alone else ())),
         data={} if birth is None else _birth_data(birth, compared),
     )
 
@@ -206,9 +246,7 @@ def _birth_data(birth: Birth, compared: Comparison | None) -> dict[str, Any]:
     }
 
 
-def _rule(
-    factor: str, birth: Birth | None, compared: Comparison | None, ref: Reference
-) -> tuple[str, str]:
+def _rule(factor: str, birth: Birth | None, compared: Comparison | None) -> tuple[str, str]:
     """(rule, words that go into the summary)."""
     far = birth is not None and birth.beyond_rounding
     words = ", far above rounding" if far else ""
@@ -236,55 +274,30 @@ def _shifted_positions(compared: Comparison) -> tuple[str, int, int] | None:
     return None
 
 
-def _token_count(
-    context: ProbeContext, trials: Trials, condition: Condition, birth: Birth, batched: ModuleLog
-) -> Iterator[Event]:
-    """Does one long row with as many tokens give the same module output as the batch did?
+def follows_tokens(
+    context: ProbeContext, trials: Trials, condition: Condition, birth: Birth, solo: ModuleLog
+) -> bool:
+    """Does one row with as many tokens as the batch move the same module, at equal inputs?
 
-    The model is causal, so a row's first tokens may not depend on what follows; if they do, and
-    with the same bits as in the batch, tokens per launch is the factor and not the batch size.
+    The model is causal, so a row's first tokens may not depend on what follows them. If they do,
+    tokens per launch is the factor, not the batch size. A matrix multiplication is left out: its
+    shape is the token count, in a batch or not, and that is what batch size means to it.
     """
     target, ref = context.target, trials.ref
     limit = getattr(target.model.config, "max_position_embeddings", None)
     if is_gemm(target.model, birth.path) or (limit is not None and condition.tokens > limit):
-        return
+        return False
     if context.remaining_s() < bench(context).clock.forward_s(2, condition.tokens):
-        return
+        return False
     long = target.pad([ref.row * len(condition.rows)])
-    log = _stabiliser(trials).log(long, 0, pin_rows=())
-    key = (birth.path, birth.occurrence)
-    a, b = _outputs(log, key), _outputs(batched, key)
-    if a is None or b is None or a.shape[0] < b.shape[0]:
-        return
-    equal = difference(a[: b.shape[0]], b, b.dtype).bit_equal if b.dim() == 2 else False
-    if not equal:
-        return
-    yield Finding(
-        layer="batch",
-        rule="batch.token-count",
-        outcome="failed",
-        severity="medium",
-        subject="in_flight_tokens",
-        summary=(
-            f"{birth.path} ({birth.cls}) depends on the tokens in one launch, not on the batch: "
-            f"one row of {condition.tokens} tokens gives the bits of "
-            f"{len(condition.rows)} rows of {len(ref.row)}"
-        ),
-        evidence=(
-            Evidence("tokens whose bits agree with the batch", b.shape[0], b.shape[0], "tokens"),
-        ),
-        remedy=Remedy("use one reduction order for every token count in this operator"),
-        locus=Locus(query=ref.prompt.id, token=birth.token, module=birth.path),
-        mechanism=True,
-        explains=("in_flight_tokens", "batch_size"),
-    )
+    log = _stabiliser(trials).log(_only_first(long, len(ref.row)), 0, pin_rows=(0,))
+    births = compare_logs(solo, log, skip=tuple(_stabiliser(trials).pinned)).births
+    return any(b.path == birth.path for b in births)
 
 
-def _outputs(log: ModuleLog, key: tuple[str, int]) -> Any | None:
-    cell = log.cells.get(key)
-    kinds = cell.outputs[0] if cell is not None and cell.outputs else {}
-    value = kinds.get("bs", kinds.get("flat"))
-    return None if value is None else value.reshape(value.shape[0], -1)
+def _only_first(batch: Padded, tokens: int) -> Padded:
+    """``batch`` with only the first ``tokens`` of its row looked at (all of them are run)."""
+    return replace(batch, lengths=(tokens,))
 
 
 def sweep_rows(trials: Trials) -> list[dict[str, Any]]:

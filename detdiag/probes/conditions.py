@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from detdiag.probes.runs import Reference
 from detdiag.targets.padding import PaddingSide
+from detdiag.targets.prompts import Prompt
 
 EXTRA_PADDING: Final = 7
 COPIES: Final = "copies"
@@ -80,7 +81,7 @@ def detail_conditions(
     """Neighbour content at one shape, then padding, then longer neighbours, at batch ``size``."""
     length = len(ref.row)
     text = _fit(others[0] if others else tuple(reversed(ref.row)), length)
-    noise = _noise(length, vocab, seed)
+    noise = noise_row(length, vocab, seed)
     size_name = f"batch of {size}"
     for label, row in (("other text", text), ("random tokens", noise)):
         yield Condition(
@@ -120,6 +121,36 @@ def _fit(row: Sequence[int], length: int) -> tuple[int, ...]:
     return (tuple(row) * times)[:length]
 
 
-def _noise(length: int, vocab: int, seed: int) -> tuple[int, ...]:
+def noise_row(length: int, vocab: int, seed: int) -> tuple[int, ...]:
+    """Random tokens: content that shares nothing, first token included, with real prompts."""
     draw = random.Random(seed)
     return tuple(draw.randrange(vocab) for _ in range(length))
+
+
+def mirrored_conditions(
+    ref: Reference, size: int, vocab: int, seed: int
+) -> tuple[Reference, list[Condition]]:
+    """The same neighbour contrast seen from the neighbour: its own reference and two conditions.
+
+    What couples rows through a maximum over the batch moves only the smaller one of two rows, so
+    both sides have to be looked at.
+    """
+    length = len(ref.row)
+    noise = noise_row(length, vocab, seed)
+    other = Reference(
+        Prompt(f"{ref.prompt.id}-neighbour", None),
+        noise[: ref.start + 1],
+        (*noise[ref.start + 1 :], noise[0]),
+    )
+    name = f"batch of {size} random rows"
+    return other, [
+        Condition(name, (noise,) * size, length, tested=(size - 1,)),
+        Condition(
+            f"batch of {size}, seen from random tokens",
+            (*[ref.row] * (size - 1), noise),
+            length,
+            neighbours="the prompt",
+            tested=(size - 1,),
+            contrasts=(("neighbours", name),),
+        ),
+    ]

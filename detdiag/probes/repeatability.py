@@ -112,16 +112,28 @@ def explain(
     """Find the sources of ``k`` differing reruns of ``n``, fixing each before the next."""
     out = Stabiliser(target)
     _draws(out, batch, start, row, k, n, tries)
-    if time_left() > 0 and _still_differs(out, batch, start, row, tries):
-        _state(out, batch, start, row, tries)
-    for _ in range(4):
+    for _ in range(6):
         if time_left() <= 0 or not _still_differs(out, batch, start, row, tries):
             break
-        if not _race(out, batch, start, row, tries):
+        if not _state(out, batch, start, row, tries) and not _race(out, batch, start, row, tries):
             break
+    for source in [s for s in out.sources if s.kind == "race"]:
+        if len(out.sources) > 1:
+            _race_or_state(out, source, batch, start, row, tries)
     if len(out.sources) > 1:
         _one_by_one(out, batch, start, row, tries)
     return out
+
+
+def _race_or_state(
+    out: Stabiliser, source: Source, batch: Padded, start: int, row: int, tries: int
+) -> None:
+    """What looked like a race beside another source may be state once that one is pinned."""
+    alone = replace(_without(out, source), sources=[])
+    if _state(alone, batch, start, row, tries):
+        index = out.sources.index(source)
+        out.sources[index : index + 1] = alone.sources
+        out.fresh, out.pinned = True, alone.pinned
 
 
 def _one_by_one(out: Stabiliser, batch: Padded, start: int, row: int, tries: int) -> None:
@@ -129,9 +141,19 @@ def _one_by_one(out: Stabiliser, batch: Padded, start: int, row: int, tries: int
     k_all, n_all = _reruns(out, batch, start, row, tries, stop=False)
     sources = []
     for source in out.sources:
-        k, n = _reruns(_without(out, source), batch, start, row, tries, stop=False)
+        k, n = _taken_away(out, source, batch, start, row, tries)
         sources.append(replace(source, k=k, n=n, k_fixed=k_all, n_fixed=n_all))
     out.sources = sources
+
+
+def _taken_away(
+    out: Stabiliser, source: Source, batch: Padded, start: int, row: int, tries: int
+) -> tuple[int, int]:
+    """Reruns with every fix but this one; state shows on one copy that starts fresh."""
+    if source.kind == "state":
+        digests = _history(out, batch, start, row, tries + 1) or []
+        return sum(d != digests[0] for d in digests[1:]), max(len(digests) - 1, 0)
+    return _reruns(_without(out, source), batch, start, row, tries, stop=False)
 
 
 def _without(out: Stabiliser, source: Source) -> Stabiliser:
@@ -193,25 +215,23 @@ def _draws(
     )
 
 
-def _state(out: Stabiliser, batch: Padded, start: int, row: int, tries: int) -> None:
+def _state(out: Stabiliser, batch: Padded, start: int, row: int, tries: int) -> bool:
     """Same history on two fresh copies: equal call by call, yet the calls differ?"""
+    if out.fresh:
+        return False
     calls = min(tries, 4)
     one = _history(out, batch, start, row, calls)
     two = _history(out, batch, start, row, calls)
-    if one is None or two is None:
-        return
+    if one is None or one != two or all(d == one[0] for d in one):
+        return False
     moved = sum(d != one[0] for d in one[1:])
-    if one != two or not moved:
-        return
     birth, what = state_place(out, batch, row, moved_at=_first_change(one))
-    was_fresh, out.fresh = out.fresh, True
+    out.fresh = True
     k_fixed, n_fixed = _reruns(out, batch, start, row, tries, stop=False)
-    out.fresh = True if k_fixed == 0 else was_fresh
-    modules = (birth.path,) if birth else tuple(w.rsplit(".", 1)[0] for w in what[:1])
     out.sources.append(
         Source(
             "state",
-            modules,
+            (birth.path,) if birth else tuple(w.rsplit(".", 1)[0] for w in what[:1]),
             birth.token if birth else None,
             moved,
             calls - 1,
@@ -221,6 +241,7 @@ def _state(out: Stabiliser, batch: Padded, start: int, row: int, tries: int) -> 
             birth,
         )
     )
+    return True
 
 
 def _first_change(digests: Sequence[tuple[str, ...]]) -> int:
@@ -237,7 +258,9 @@ def _history(
     for _ in range(calls):
         with rng.preserved():
             rng.seed_all(0)
-            digests.append(run_padded(out.target, batch, start, (row,), model=model)[0].digests)
+            with freeze.frozen(model, out.pinned, batch, range(len(batch.starts))):
+                run = run_padded(out.target, batch, start, (row,), model=model)[0]
+        digests.append(run.digests)
     return digests
 
 
@@ -264,7 +287,7 @@ def state_place(
             out.target.forward_padded(other, model=model)
         rng.seed_all(0)
         last = recorded(out.target, batch, row, model)
-    births = compare_logs(first, last).births
+    births = compare_logs(first, last, skip=tuple(out.pinned)).births
     return (births[0] if births else None), tuple(changed)
 
 

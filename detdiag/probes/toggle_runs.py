@@ -15,9 +15,12 @@ from detdiag.probes.repeatability import differing
 from detdiag.probes.runs import Reference, Run, bench, forced_observation, run_padded
 from detdiag.probes.toggles import Toggle, toggles_for
 from detdiag.targets.padding import Padded
+from detdiag.verdict.stats import fisher_greater
 
 STABLE_RUNS = 2
-UNSTABLE_RUNS = 11
+UNSTABLE_RUNS = 21
+CURE_ALPHA = 0.001
+"""One-sided level at which a switch counts as a cure: 0.01 over about ten switches."""
 
 
 def toggle_events(
@@ -28,8 +31,9 @@ def toggle_events(
     batch = target.pad(base_condition(ref).rows)
     base = [run_padded(target, batch, ref.start)[0] for _ in range(2)]
     rows: list[dict[str, Any]] = []
+    curable = base_counts[0] > 0 and _by_kernel(context)
     for toggle in toggles_for(target):
-        times = UNSTABLE_RUNS if base_counts[0] else STABLE_RUNS
+        times = UNSTABLE_RUNS if curable else STABLE_RUNS
         if context.remaining_s() < bench(context).clock.forward_s(1, len(ref.row), times + 1):
             left.append(f"switch {toggle.name}={toggle.value}")
             continue
@@ -38,8 +42,8 @@ def toggle_events(
         row.update(_batch_effect(context, toggle, ref, runs))
         rows.append(row)
         yield from _observations(context, ref, toggle, runs)
-        if runs and base_counts[0] and not differing(runs):
-            yield _cure(toggle, base_counts, row)
+        if runs and curable and not differing(runs):
+            yield from _cure(toggle, base_counts, row)
     rows += _processes(context, ref, base[0], left)
     yield ("toggles", rows)
 
@@ -116,9 +120,18 @@ def _observations(
         )
 
 
-def _cure(toggle: Toggle, base_counts: tuple[int, int], row: dict[str, Any]) -> Finding:
+def _by_kernel(context: ProbeContext) -> bool:
+    """Could a switch help? Random draws and carried state have a known cause that none touches."""
+    known = context.scratch.get("stabiliser")
+    return all(s.kind == "race" for s in known.sources) if known is not None else True
+
+
+def _cure(toggle: Toggle, base_counts: tuple[int, int], row: dict[str, Any]) -> Iterator[Finding]:
+    """A switch under which nothing differs, where that is no accident (Fisher, CURE_ALPHA)."""
     k, n = base_counts
-    return Finding(
+    if fisher_greater(k, n, 0, row["control_n"]) > CURE_ALPHA:
+        return
+    yield Finding(
         layer="operator",
         rule="operator.switch-cures",
         outcome="passed",

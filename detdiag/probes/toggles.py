@@ -7,6 +7,7 @@ Sources: torch.use_deterministic_algorithms and torch.utils.deterministic, torch
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +91,7 @@ def _cpu() -> list[Toggle]:
             "onednn",
             "off",
             "onednn",
-            lambda _t: torch.backends.mkldnn.flags(enabled=False),
+            _onednn_off,
             "torch.backends.mkldnn.enabled = False",
         )
     ]
@@ -162,20 +163,28 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _onednn_off(_target: LocalTarget) -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+@contextlib.contextmanager
 def _deterministic(_target: LocalTarget) -> Iterator[None]:
     """Deterministic algorithms, without filling fresh memory (that would change a second thing)."""
     import torch.utils.deterministic as settings
 
     before = torch.are_deterministic_algorithms_enabled()
     warn = torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = settings.fill_uninitialized_memory  # type: ignore[attr-defined]
-    settings.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    fill = settings.fill_uninitialized_memory
+    settings.fill_uninitialized_memory = False
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warn)
-        settings.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+        settings.fill_uninitialized_memory = fill
 
 
 @contextlib.contextmanager

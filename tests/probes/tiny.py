@@ -53,7 +53,9 @@ def config(kind: str) -> Any:
     )  # fmt: skip
 
 
-def target(kind: str = "llama", dtype: torch.dtype = torch.float32, n_prompts: int = 2) -> LocalTarget:
+def target(
+    kind: str = "llama", dtype: torch.dtype = torch.float32, n_prompts: int = 2
+) -> LocalTarget:
     """A random model with weights large enough that margins are not all alike."""
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config(kind), dtype=dtype).eval()
