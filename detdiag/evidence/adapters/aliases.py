@@ -46,24 +46,23 @@ def _name(row: Mapping[str, str], keys: list[str]) -> str | None:
     return " ".join(parts) or None
 
 
-def merge_aliases(rows: Sequence[dict[str, Any]]) -> list[str]:
+def merge_aliases(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Fold route factors that are in bijection over ``rows`` into the first of them, in place.
 
-    Factors with one value over all rows stay: they cannot be confounded. Returns one note a merge.
+    Factors with one value over all rows stay: they cannot be confounded. Returns the folded names
+    with the factor that each became.
     """
     varying = [name for name in ROUTE_FACTORS if len({_key(r.get(name)) for r in rows}) > 1]
-    notes = []
-    folded: set[str] = set()
+    folded: dict[str, str] = {}
     for index, keeper in enumerate(varying):
         if keeper in folded:
             continue
         for other in varying[index + 1 :]:
             if other not in folded and _same(rows, keeper, other):
-                folded.add(other)
-                notes.append(f"{other} always moves together with {keeper}: one factor, {keeper}")
+                folded[other] = keeper
                 for row in rows:
                     row.pop(other, None)
-    return notes
+    return folded
 
 
 def _same(rows: Sequence[Mapping[str, Any]], a: str, b: str) -> bool:

@@ -49,17 +49,19 @@ def build(
             exchanges.append(entry)
     answers = [_outputs(exchange) for exchange in exchanges]
     exchanges = _mark(exchanges, answers)
-    factors, notes = _factors(exchanges)
+    factors, folded = _factors(exchanges)
     observations: list[Observation] = []
     for exchange, found, own in zip(exchanges, answers, factors, strict=True):
         if exchange.left_out is None:
             observations += _observations(path, exchange, found, own)
     observations = _unique_ids(observations)
-    notes = [*_counted(exchanges), *notes, *_ungrouped(observations)]
+    notes = [*_counted(exchanges), *_folded(folded), *_ungrouped(observations)]
+    if not exchanges:
+        notes.append("no reply in this file")
     return Adapted(
         observations=tuple(observations),
         format=name,
-        lacks=absent_channels(observations, lacks),
+        lacks=absent_channels(observations, lacks, recorded=folded),
         broken=tuple(sorted(faults)),
         notes=tuple(notes),
     )
@@ -126,7 +128,7 @@ def _repeated_ids(exchanges: list[Exchange], answers: list[list[Output]]) -> set
     return set() if any(len(found) > 1 for found in texts.values()) else later
 
 
-def _factors(exchanges: list[Exchange]) -> tuple[list[dict[str, Any]], list[str]]:
+def _factors(exchanges: list[Exchange]) -> tuple[list[dict[str, Any]], dict[str, str]]:
     rows: list[dict[str, Any]] = []
     replicas = replica_names([exchange.replica for exchange in exchanges])
     overlap = peak_overlap([_interval(e, r) for e, r in zip(exchanges, replicas, strict=True)])
@@ -143,16 +145,21 @@ def _factors(exchanges: list[Exchange]) -> tuple[list[dict[str, Any]], list[str]
             row["time"] = when
         rows.append(row)
     kept = [i for i, exchange in enumerate(exchanges) if exchange.left_out is None]
-    notes = merge_aliases([rows[i] for i in kept])
-    return rows, notes
+    return rows, merge_aliases([rows[i] for i in kept])
 
 
 def _interval(exchange: Exchange, replica: str | None) -> tuple[str, float, float] | None:
     """Server and interval of one exchange; requests to other models share no batch."""
-    if exchange.start_s is None or exchange.end_s is None:
+    if exchange.start_s is None or exchange.end_s is None or _never_ran(exchange):
         return None
     model = label(dig(exchange.request, "model")) or label(dig(exchange.response, "model"))
     return f"{model}|{replica}", exchange.start_s, exchange.end_s
+
+
+def _never_ran(exchange: Exchange) -> bool:
+    """Cached and refused calls took no place in a batch."""
+    reason = exchange.left_out or ""
+    return "response cache" in reason or reason.startswith("HTTP status 4")
 
 
 def _observations(
@@ -213,6 +220,12 @@ def _counted(exchanges: list[Exchange]) -> list[str]:
     reasons = Counter(e.left_out for e in exchanges if e.left_out is not None)
     return [
         f"{count} of {len(exchanges)} records left out: {why}" for why, count in reasons.items()
+    ]
+
+
+def _folded(folded: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name} always moves together with {kept}: one factor" for name, kept in folded.items()
     ]
 
 

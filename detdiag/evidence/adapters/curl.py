@@ -19,13 +19,15 @@ from detdiag.evidence.adapters.interface import Broken, Exchange
 name: Final = "curl -v or --trace dump"
 lacks: Final = ("batch", "expert routing", "concurrency", "end time")
 
+MAX_COMMAND_LINES: Final = 2000
 _SENT: Final = re.compile(r"^> ?(GET|POST|PUT|PATCH) (\S+) HTTP/", re.MULTILINE)
 _TRACE: Final = re.compile(r"^(?:[\d:.]+ )?(=>|<=) (Send|Recv) (header|data)", re.MULTILINE)
 _TIME: Final = re.compile(r"^\d\d:\d\d:\d\d\.\d+ ")
 _LEFT_INTACT: Final = re.compile(r"\* Connection #\d+ to host .* left intact\s*$")
 _PROGRESS: Final = re.compile(r"^[\s\d.kMGT:%-]+$|^\s*% Total|^\s*Dload")
 _CONNECTED: Final = re.compile(r"^\* Connected to \S+ \(([^)]+)\)")
-_HEX: Final = re.compile(r"^([0-9a-f]{4,}): ((?:[0-9a-f]{2} ){1,16})(?= |$)")
+_HEX: Final = re.compile(r"^([0-9a-f]{4,}): ((?:[0-9a-f]{2} ){1,16})( *)")
+_HEX_WIDTH: Final = 48
 _ASCII: Final = re.compile(r"^([0-9a-f]{4,}): ?(.*)$")
 
 
@@ -41,6 +43,7 @@ class _Transfer:
     raw: bytearray = field(default_factory=bytearray)
     raw_sent: bytearray = field(default_factory=bytearray)
     address: str | None = None
+    closed: bool = False
 
 
 def matches(document: Document) -> bool:
@@ -71,14 +74,21 @@ def _verbose(shown: str) -> list[_Transfer]:
     found: list[_Transfer] = []
     command: str | None = None
     address: str | None = None
-    for number, line in enumerate(shown.splitlines(), start=1):
+    rows = shown.splitlines()
+    skip_to = 0
+    for number, line in enumerate(rows, start=1):
+        if number <= skip_to:
+            continue
         if re.match(r"^\$? ?curl\s", line):
-            command = _posted(_command(shown, number))
+            words, skip_to = _command(rows, number)
+            command = _posted(words)
+            if found:
+                found[-1].closed = True
         elif connected := _CONNECTED.match(line):
             address = connected.group(1)
         elif request := _SENT.match(line):
             found.append(_Transfer(number, request.group(2), request_body=command, address=address))
-        elif found:
+        elif found and not found[-1].closed:
             _verbose_line(found[-1], line)
     return found
 
@@ -91,7 +101,9 @@ def _verbose_line(transfer: _Transfer, line: str) -> None:
     elif not transfer.status or re.match(r"^(\* |[{}] \[\d+ bytes data\])", line):
         return
     elif not _PROGRESS.match(line) or not line.strip():
-        transfer.body.append(_LEFT_INTACT.sub("", line))
+        body = _LEFT_INTACT.sub("", line)
+        transfer.closed = body != line
+        transfer.body.append(body)
 
 
 def _header(into: dict[str, str], line: str) -> None:
@@ -110,15 +122,15 @@ def _response_header(transfer: _Transfer, line: str) -> None:
         _header(transfer.received, line)
 
 
-def _command(shown: str, number: int) -> str:
-    """The curl command that starts at a line: it goes on while a quote or a backslash is open."""
-    lines = shown.splitlines()[number - 1 :]
-    command = lines[0].lstrip("$ ")
-    for line in lines[1:400]:
+def _command(rows: list[str], number: int) -> tuple[str, int]:
+    """The curl command that starts at a line, and its last line: it goes on while a quote or a
+    backslash is open."""
+    command = rows[number - 1].lstrip("$ ")
+    for place, line in enumerate(rows[number : number + MAX_COMMAND_LINES], start=number):
         if not command.endswith("\\") and _closed(command):
-            break
+            return command, place
         command = command[:-1] + " " + line if command.endswith("\\") else command + "\n" + line
-    return command
+    return command, number
 
 
 def _closed(command: str) -> bool:
@@ -165,12 +177,19 @@ def _trace(shown: str) -> list[_Transfer]:
 def _dump_line(data: bytearray, line: str) -> None:
     """Add one offset line; the offset says whether a CRLF was left out before it."""
     hexed, plain = _HEX.match(line), _ASCII.match(line)
-    if hexed:
+    if hexed and _is_hex_row(hexed, line):
         data += bytes.fromhex(hexed.group(2))
     elif plain:
         if int(plain.group(1), 16) == len(data) + 2:
             data += b"\r\n"
         data += plain.group(2).encode("utf-8", "surrogateescape")
+
+
+def _is_hex_row(found: re.Match[str], line: str) -> bool:
+    """Sixteen places of three characters, then as many characters as there are bytes."""
+    start, count = found.start(2), len(found.group(2)) // 3
+    padded = line[start + 3 * count : start + _HEX_WIDTH]
+    return len(line) == start + _HEX_WIDTH + count and not padded.strip()
 
 
 def _trace_block(found: list[_Transfer], mode: str, number: int, data: bytes) -> None:

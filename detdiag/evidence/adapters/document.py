@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -81,6 +82,10 @@ def _json(path: Path, raw: bytes) -> Document:
     except (ValueError, UnicodeError) as error:
         why = str(error)
     rows, broken = _json_lines(raw)
+    if len(broken) > len(rows):
+        values = _json_values(raw.decode("utf-8-sig", "replace"))
+        if values:
+            return Document(path, rows=tuple(values))
     if rows:
         return Document(path, rows=tuple(rows), broken=tuple(broken))
     return Document(
@@ -99,6 +104,26 @@ def _json_lines(raw: bytes) -> tuple[list[tuple[int, Any]], list[tuple[int, str]
         except (ValueError, UnicodeError) as error:
             broken.append((number, f"not valid JSON: {error}"))
     return rows, broken
+
+
+def _json_values(shown: str) -> list[tuple[int, Any]]:
+    """JSON objects written one after the other over several lines, as console exporters do."""
+    decoder = json.JSONDecoder()
+    found: list[tuple[int, Any]] = []
+    place, line = 0, 1
+    while place < len(shown):
+        if shown[place] in " \t\r\n,":
+            line += shown[place] == "\n"
+            place += 1
+            continue
+        try:
+            value, end = decoder.raw_decode(shown, place)
+        except (ValueError, RecursionError):
+            break
+        found.append((line, value))
+        line += shown.count("\n", place, end)
+        place = end
+    return found if any(isinstance(value, dict) for _, value in found) else []
 
 
 def _rows(value: Any) -> tuple[tuple[int, Any], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from detdiag.evidence.observation import Observation
@@ -51,6 +51,8 @@ CHANNELS: Final[Mapping[str, Test]] = {
 }
 """Channel name to the test that one observation has it."""
 
+_FACTOR_CHANNELS: Final = {"system_fingerprint": "fingerprint", "provider": "provider"}
+
 LAYER_CHANNELS: Final[Mapping[str, tuple[str, ...]]] = {
     "config": ("temperature",),
     "input": ("prompt", "prompt token ids"),
@@ -64,12 +66,20 @@ LAYER_CHANNELS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def absent_channels(
-    observations: Sequence[Observation], never: Sequence[str] = ()
+    observations: Sequence[Observation],
+    never: Sequence[str] = (),
+    recorded: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Channels that no observation has, in the order of :data:`CHANNELS`; ``never`` (what the
-    format cannot carry) first where it names something beyond them."""
+    format cannot carry) first where it names something beyond them. ``recorded`` names factors that
+    the file has under another name."""
+    known = {_FACTOR_CHANNELS.get(name) for name in recorded}
     extra = [name for name in never if name not in CHANNELS]
-    absent = [name for name, test in CHANNELS.items() if not any(test(one) for one in observations)]
+    absent = [
+        name
+        for name, test in CHANNELS.items()
+        if name not in known and not any(test(one) for one in observations)
+    ]
     return tuple(extra + absent)
 
 

@@ -104,7 +104,8 @@ def span_factors(attributes: Mapping[str, Any], provider: str | None) -> dict[st
 def span_replica(attributes: Mapping[str, Any]) -> dict[str, str]:
     """Server address with its port, and the service tier, which routes to another pool."""
     found: dict[str, str] = {}
-    address, port = label(attributes.get("server.address")), label(attributes.get("server.port"))
+    address = label(first(attributes, "server.address", "gen_ai.openai.api_base"))
+    port = label(attributes.get("server.port"))
     if address is not None:
         found["server"] = address if port is None else f"{address}:{port}"
     tier = label(

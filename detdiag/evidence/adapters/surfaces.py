@@ -119,6 +119,8 @@ def _by_shape(request: Mapping[str, Any], response: Mapping[str, Any]) -> str | 
         return "tgi.generate"
     if response.get("object") == "response":
         return "openai.responses"
+    if isinstance(response.get("message"), Mapping) and "finish_reason" in response:
+        return "cohere.chat"
     if "choices" in response or "messages" in request:
         return "openai.chat"
     return None
