@@ -29,6 +29,8 @@ _PRESENCE_COUNTS: Final = (
 """Sections in which a field that is missing on one side is a difference (unset, not unrecorded)."""
 
 _SECTIONS: Final = ("weights", "tokenizer", "chat_template")
+_NO_FACTS: Final = frozenset(("schema", "created", "tool"))
+"""About the fingerprint file, not about what it describes."""
 _DIGESTS: Final = (
     "weights_digest",
     "tokenizer_digest",
@@ -138,6 +140,8 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted paths to leaves; lists are leaves. Sections with their own comparison are left out."""
     out: dict[str, Any] = {}
     for key, value in facts.items():
+        if not prefix and key in _NO_FACTS:
+            continue
         if not prefix and (key in _DIGESTS or (key in _SECTIONS and isinstance(value, Mapping))):
             continue
         if isinstance(value, Mapping) and value:
