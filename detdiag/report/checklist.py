@@ -21,21 +21,36 @@ DECISIONS: Final = ("GO", "NO-GO", "INCONCLUSIVE")
 
 
 def decision(report: model.Report) -> str:
-    """The gate's decision; else from the verdict: clean is GO, attributed is NO-GO."""
+    """The gate's decision; without a gate, a cause is NO-GO and GO needs every layer passed."""
     given = model.mapping(report.get("gate")).get("decision")
     if given in DECISIONS:
         return str(given)
     status = model.verdict(report).get("status")
-    return {"clean": "GO", "attributed": "NO-GO"}.get(str(status), "INCONCLUSIVE")
+    if status == "attributed":
+        return "NO-GO"
+    return "GO" if status == "clean" and not open_layers(report) else "INCONCLUSIVE"
 
 
-def decision_reasons(report: model.Report) -> str:
+def open_layers(report: model.Report) -> list[str]:
+    """Layers that are neither ruled out nor without meaning for the target."""
+    return [
+        str(layer.get("layer"))
+        for layer in model.layers_in_walk_order(report)
+        if model.layer_state(layer) not in ("ruled_out", "not_applicable")
+    ]
+
+
+def decision_reasons(report: model.Report, say: Say) -> str:
     why = model.mapping(report.get("gate")).get("why")
     if isinstance(why, str):
         return visible(why)
     if isinstance(why, (list, tuple)) and why:
         return "; ".join(visible(line) for line in why)
-    return visible(model.verdict(report).get("sentence"))
+    sentence = visible(model.verdict(report).get("sentence"))
+    if model.verdict(report).get("status") == "clean" and open_layers(report):
+        names = ", ".join(visible(n) for n in open_layers(report))
+        return f"{sentence} {say('checklist.open', layers=names)}"
+    return sentence
 
 
 def checklist_table(report: model.Report, say: Say) -> Table:
@@ -105,7 +120,7 @@ def render_checklist(report: model.Report, *, lang: str = "en") -> str:
     if gate.get("profile"):
         lines += [f"{say('checklist.profile')}: {md(gate['profile'])}", ""]
     lines += [md_table(checklist_table(report, say)), ""]
-    lines += [f"**{decision(report)}**: {md(decision_reasons(report))}", ""]
+    lines += [f"**{decision(report)}**: {md(decision_reasons(report, say))}", ""]
     for step in model.rows(model.verdict(report).get("next"))[:1]:
         lines += [f"{say('verdict.next')}: {md(step.get('why'))}", ""]
         if step.get("command"):

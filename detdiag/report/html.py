@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from detdiag.errors import DetdiagError
-from detdiag.report import model, sections, tables
+from detdiag.report import model, tables
 from detdiag.report.messages import HTML_LANG, Say, speaker
 from detdiag.report.safe import dump_json, dump_json_for_html, pieces, visible
+from detdiag.report.text import target_name
+from detdiag.report.views import closing, layers, outputs, verdict
+from detdiag.report.views.figures import figure_views
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -36,7 +39,7 @@ def render_html(report: model.Report, *, lang: str = "en", plotly: str = "embed"
             f"unknown plotly mode {plotly!r}", tip="known: " + ", ".join(PLOTLY_MODES)
         )
     say = speaker(lang)
-    figures = sections.figure_views(report, say, draw=plotly != "none")
+    figures = figure_views(report, say, draw=plotly != "none")
     specs = [f.spec for f in figures if f.spec is not None]
     script = _script(plotly if specs else "none", specs)
     context = {
@@ -84,8 +87,8 @@ def marked(value: Any, keep: str = "") -> Markup:
 def _page(report: model.Report, say: Say, lang: str) -> dict[str, Any]:
     from markupsafe import Markup
 
-    found = sections.verdict_view(report, say)
-    name = sections.target_name(report)
+    found = verdict.verdict_view(report, say)
+    name = target_name(report)
     css = (_TEMPLATES / "page.css").read_text("utf-8")
     return {
         "html_lang": HTML_LANG[lang],  # type: ignore[index]
@@ -93,7 +96,7 @@ def _page(report: model.Report, say: Say, lang: str) -> dict[str, Any]:
         "title": " · ".join(part for part in (found["headline"], name, "detdiag") if part),
         "version": visible(model.mapping(report.get("tool")).get("version")),
         "schema": visible(report.get("schema")),
-        "facts": sections.facts(report, say),
+        "facts": verdict.facts(report, say),
         "redact": model.redaction(report)
         if model.redaction(report) in ("prompts", "all")
         else "none",
@@ -104,8 +107,22 @@ def _page(report: model.Report, say: Say, lang: str) -> dict[str, Any]:
 
 
 def _contents(say: Say) -> list[tuple[str, str]]:
-    names = ("ladder", "layers", "margins", "heatmap", "operators", "sweep", "routing", "outputs",
-             "diffs", "remedies", "checklist", "postmortem", "method", "reproduce")  # fmt: skip
+    names = (
+        "ladder",
+        "layers",
+        "margins",
+        "heatmap",
+        "operators",
+        "sweep",
+        "routing",
+        "outputs",
+        "diffs",
+        "remedies",
+        "checklist",
+        "postmortem",
+        "method",
+        "reproduce",
+    )
     return [(name, say(f"toc.{name}")) for name in names]
 
 
@@ -119,18 +136,18 @@ def _body(report: model.Report, say: Say) -> dict[str, Any]:
         )
         if table
     ]
-    notes = sections.diff_notes(report, say)
+    notes = closing.diff_notes(report, say)
     return {
-        "ladder": sections.ladder_view(report, say),
+        "ladder": layers.ladder_view(report, say),
         "counts": [tables.contrasts_table(report, say), tables.controls_table(report, say)],
-        "layers": sections.layer_views(report, say),
-        "outputs": [_marked_outputs(pair) for pair in sections.output_views(report, say)],
+        "layers": layers.layer_views(report, say),
+        "outputs": [_marked_outputs(pair) for pair in outputs.output_views(report, say)],
         "diffs": diffs,
         "diff_notes": notes,
-        "unchanged": sections.fingerprint_all(report, say),
+        "unchanged": closing.fingerprint_all(report, say),
         "no_diffs": not diffs and not notes,
         "remedies": model.remedies(report),
-        "checklist": sections.checklist_view(report, say),
+        "checklist": closing.checklist_view(report, say),
     }
 
 
@@ -150,12 +167,12 @@ def _marked_outputs(pair: Mapping[str, Any]) -> dict[str, Any]:
 def _closing(report: model.Report, say: Say) -> dict[str, Any]:
     from detdiag.report.postmortem import render_postmortem
 
-    method, limits = sections.method_view(report, say)
+    method, limits = closing.method_view(report, say)
     return {
         "postmortem": visible(render_postmortem(report, lang=say("lang.id")), keep="\n"),
         "method": method,
         "limits": limits,
-        "glossary": sections.glossary(say),
+        "glossary": closing.glossary(say),
         "reproduce": model.reproduce_command(report),
         "record_sha256": model.record_sha256(report),
         **evidence_link(report, say),
@@ -170,8 +187,12 @@ def evidence_link(report: model.Report, say: Say) -> dict[str, Any]:
         packed, raw = _pack(thinned(report))
         note = say("reproduce.thinned")
     if len(packed) > EVIDENCE_CAP_BYTES:
-        return {"evidence_href": "", "evidence_size": "", "evidence_sha256": "",
-                "evidence_note": say("reproduce.too_large")}  # fmt: skip
+        return {
+            "evidence_href": "",
+            "evidence_size": "",
+            "evidence_sha256": "",
+            "evidence_note": say("reproduce.too_large"),
+        }
     from detdiag.report.numbers import bytes_text
 
     return {

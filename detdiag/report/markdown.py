@@ -111,7 +111,7 @@ def _verdict_parts(report: model.Report, say: Say) -> list[str]:
         shown = ", ".join(f"{k} {code_span(v)}" for k, v in place.items())
         parts.append(f"**{say('verdict.first_divergence')}:** {shown}")
     if found.get("confounded"):
-        from detdiag.report.sections import confounded_text
+        from detdiag.report.views.verdict import confounded_text
 
         parts.append(f"**{say('verdict.confounded')}:** {md(confounded_text(found['confounded']))}")
     for key in ("ruled_out", "untested"):
@@ -132,6 +132,11 @@ def _section(title: str, found: list[tables.Table]) -> list[str]:
     return [f"## {title}", *(md_table(t) for t in filled)] if filled else []
 
 
+def _state_text(layer: Mapping[str, Any], say: Say) -> str:
+    state = model.layer_state(layer)
+    return f"{model.SYMBOLS[state]} {say('state.' + state)}"
+
+
 def _layers_table(report: model.Report, say: Say) -> tables.Table:
     from detdiag.report.text import layer_title
 
@@ -141,7 +146,7 @@ def _layers_table(report: model.Report, say: Say) -> tables.Table:
         tuple(
             (
                 visible(layer.get("layer")),
-                f"{model.SYMBOLS[model.layer_state(layer)]} {say('state.' + model.layer_state(layer))}",
+                _state_text(layer, say),
                 layer_title(layer, say, 200),
             )
             for layer in model.layers_by_clump(report)

@@ -27,7 +27,7 @@ def catalogue() -> dict[str, dict[str, str]]:
 
 
 def speaker(lang: str) -> Say:
-    """The :data:`Say` of ``lang``; raise :class:`DetdiagError` for a language not in the catalogue."""
+    """The :data:`Say` of ``lang``; :class:`DetdiagError` for one that the catalogue lacks."""
     if lang not in LANGS:
         raise DetdiagError(f"unknown language {lang!r}", tip="known languages: " + ", ".join(LANGS))
     texts = catalogue()

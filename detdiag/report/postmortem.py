@@ -26,13 +26,17 @@ def render_postmortem(report: model.Report, *, lang: str = "en") -> str:
         _block(say("postmortem.detection"), _detection(report, say)),
         _block(say("postmortem.timeline"), _timeline(report, say)),
         _block(say("postmortem.actions"), [_actions(report, say)]),
-        _block(say("postmortem.lessons"), [
-            f"- {say('postmortem.went_well')}: {TODO}",
-            f"- {say('postmortem.went_wrong')}: {TODO}",
-            f"- {say('postmortem.lucky')}: {TODO}",
-        ], gap="\n"),
+        _block(
+            say("postmortem.lessons"),
+            [
+                f"- {say('postmortem.went_well')}: {TODO}",
+                f"- {say('postmortem.went_wrong')}: {TODO}",
+                f"- {say('postmortem.lucky')}: {TODO}",
+            ],
+            gap="\n",
+        ),
         _block(say("postmortem.evidence"), _evidence(report, say)),
-    ]  # fmt: skip
+    ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -45,8 +49,9 @@ def _title(report: model.Report, say: Say) -> str:
 
     method = model.mapping(report.get("method"))
     when = method.get("started") or method.get("time")
+    target = md(target_name(report)) or say("postmortem.a_model")
     lines = [
-        f"# {say('postmortem.heading', target=md(target_name(report)) or say('postmortem.a_model'))}",
+        f"# {say('postmortem.heading', target=target)}",
         "",
         f"- {say('postmortem.date')}: {md(when) if when else TODO}",
         f"- {say('postmortem.authors')}: {TODO}",
@@ -146,19 +151,18 @@ def _timeline(report: model.Report, say: Say) -> list[str]:
 
 def _actions(report: model.Report, say: Say) -> str:
     heads = ("postmortem.action", "postmortem.type", "postmortem.owner", "postmortem.bug")
-    rows: list[tuple[str, ...]] = []
-    for remedy in model.remedies(report):
-        rows.append((remedy.action, say(f"remedy.{remedy.kind}"), "TODO", "TODO"))
-    attributed = model.verdict(report).get("status") == "attributed"
-    if attributed:
+    blank = ("TODO", "TODO")
+    found = model.remedies(report)
+    rows: list[tuple[str, ...]] = [(r.action, say(f"remedy.{r.kind}"), *blank) for r in found]
+    if model.verdict(report).get("status") == "attributed":
         named = visible(model.verdict(report).get("layer"))
-        rows.append((say("postmortem.prevent", layer=named), say("remedy.prevent"), "TODO", "TODO"))
-        verify = next((r.verify for r in model.remedies(report) if r.verify), None)
+        rows.append((say("postmortem.prevent", layer=named), say("remedy.prevent"), *blank))
+        verify = next((r.verify for r in found if r.verify), None)
         if verify:
             detect = say("postmortem.detect", command=visible(verify))
-            rows.append((detect, say("remedy.detect"), "TODO", "TODO"))
-    for step in model.rows(model.verdict(report).get("next"))[:1]:
-        rows.append((str(step.get("why") or ""), say("remedy.detect"), "TODO", "TODO"))
+            rows.append((detect, say("remedy.detect"), *blank))
+    steps = model.rows(model.verdict(report).get("next"))[:1]
+    rows += [(str(step.get("why") or ""), say("remedy.detect"), *blank) for step in steps]
     if not rows:
         rows.append(("TODO", "TODO", "TODO", "TODO"))
     table = tables.Table(
@@ -180,10 +184,12 @@ def _evidence_line(layer: str, finding: Mapping[str, Any]) -> list[str]:
 
 def _evidence(report: model.Report, say: Say) -> list[str]:
     lines = [
-        line for layer in model.layers_by_clump(report) for f in model.findings(layer)
+        line
+        for layer in model.layers_by_clump(report)
+        for f in model.findings(layer)
         if f.get("outcome") in ("failed", "passed")
         for line in _evidence_line(str(layer.get("layer")), f)
-    ]  # fmt: skip
+    ]
     parts = ["\n".join(lines), md_table(tables.ladder_table(report, say))]
     digest = model.record_sha256(report)
     if digest:

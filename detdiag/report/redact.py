@@ -233,7 +233,7 @@ def redact(obj: Mapping[str, Any], level: str) -> dict[str, Any]:
 
 def redactor_for(objs: Sequence[Mapping[str, Any]], level: str) -> Callable[[Any], dict[str, Any]]:
     """A function that redacts any of ``objs``, knowing the secrets of all of them."""
-    red = _Redactor(level if level in LEVELS else "all")  # type: ignore[arg-type]
+    red = _Redactor(level if level in LEVELS else "all")
     for obj in objs:
         for text in _each_secret(obj):
             if not text.startswith("[redacted "):

@@ -8,9 +8,16 @@ from typing import Any, Final
 from detdiag.errors import DetdiagError
 
 KINDS: Final = (
-    "html", "json", "md", "sarif", "junit", "codequality", "text", "github-annotation",
+    "html",
+    "json",
+    "md",
+    "sarif",
+    "junit",
+    "codequality",
+    "text",
+    "github-annotation",
     "github-summary",
-)  # fmt: skip
+)
 
 
 def render(

@@ -11,6 +11,7 @@
     document.head.append(script);
     if (!script.src) resolve();
   });
+  document.documentElement.dataset.figures = "drawing";
   try {
     if (packed) {
       const raw = Uint8Array.from(atob(packed.textContent.trim()), (c) => c.charCodeAt(0));
