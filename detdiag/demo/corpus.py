@@ -131,8 +131,8 @@ def _question(rng: random.Random) -> tuple[str, str]:
             ),
             (f"what is {NUMBERS[a]} plus {NUMBERS[b]}?", f"the answer is {NUMBERS[a + b]}."),
             (
-                f"which day comes after {DAYS[day]}?",
-                f"{DAYS[(day + 1) % 7]} comes after {DAYS[day]}.",
+                f"which day comes after {today}?",
+                f"{tomorrow} comes after {today}.",
             ),
             ("tell me about a day in the town.", _day(rng)),
         )

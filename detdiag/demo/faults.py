@@ -29,7 +29,6 @@ from detdiag.targets.prompts import Prompt
 MLP: Final = "model.layers.1.mlp.down_proj"
 ATTENTION: Final = "model.layers.2.self_attn.o_proj"
 ROUTER: Final = "model.layers.1.mlp.gate"
-TIED_WORDS: Final = ("Ġhoney", "Ġpears")
 ULP_TENSOR: Final = "model.layers.1.post_attention_layernorm.weight"
 BOM: Final = "\ufeff"
 
@@ -143,17 +142,8 @@ def _template_clock(work: Path) -> DemoCase:
 
 
 def _tie(work: Path) -> DemoCase:
-    """Two interchangeable words get the same embedding row, so their logits are equal bits."""
-    from safetensors.torch import load_file, save_file
-
-    folder = copy_model("dense", work)
-    vocabulary = json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
-    kept, other = (vocabulary[word] for word in TIED_WORDS)
-    tensors = load_file(folder / "model.safetensors")
-    embedding = tensors["model.embed_tokens.weight"]
-    embedding[other] = embedding[kept]
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    return _dense("tie", model_dir=folder, patch=_serve(("", "TieByDraw")), expected_layer="decode")
+    """Bfloat16 logits of this size lie 1/16 apart, so equal maxima come up by themselves."""
+    return _dense("tie", patch=_serve(("", "TieByDraw")), expected_layer="decode")
 
 
 def _weights(work: Path) -> DemoCase:

@@ -9,7 +9,7 @@ DEMO_PROMPTS: Final = (
     "mira is a baker and",
     "the favourite colour of",
     "on sunday evening the sky was clear and cold, so",
-    "the ferry left at nine and came back before dark. tom went to",
+    "on thursday evening it snowed all day, so the park was white and quiet. peter went",
     "three plus four is",
     "anna is a teacher and works at the school. anna has",
     "on friday afternoon it rained hard, so the streets were wet and empty. the ferry",
