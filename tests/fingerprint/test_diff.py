@@ -191,7 +191,7 @@ JSON = st.recursive(
 FACT_OBJECTS = st.dictionaries(KEYS, JSON, max_size=5)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(FACT_OBJECTS, FACT_OBJECTS)
 def test_any_json_object_is_comparable(a: dict, b: dict) -> None:
     fingerprint_findings(a, b, mechanism=True)
