@@ -74,6 +74,8 @@ def cut_like(shape: Shape, solo: Shape, batch: Layout, alone: Layout, row: int) 
             found, pick = True, slice(row, row + 1)
         elif size == batch.length and single == alone.length:
             pick = pick_of(batch.real[row], size)
+        elif axis >= 2 and size == batch.static and single == alone.static:
+            pick = pick_of(batch.kv_real[row], size)
         elif size == batch.kv and single == alone.kv:
             pick = pick_of(batch.kv_real[row], size)
         elif not found and fold is None and _folds(size, single, batch, alone):

@@ -86,7 +86,9 @@ class MarginBridge:
 
     def merged(self, other: MarginBridge) -> MarginBridge:
         """Positions of both (several rows or prompts of one run)."""
-        return MarginBridge(self.positions + other.positions, self.operator_ulp, self.operator_count)
+        return MarginBridge(
+            self.positions + other.positions, self.operator_ulp, self.operator_count
+        )
 
     def sentence(self) -> str:
         """One line: "of 412 positions 9 are at risk, 3 flipped, all 3 below the noise floor"."""

@@ -57,8 +57,8 @@ def same(a: Sig, b: Sig) -> Same:
 class _Walk:
     """One pass over the second trace in order."""
 
-    def __init__(self, a: Trace, b: Trace) -> None:
-        self.a, self.b = a, b
+    def __init__(self, a: Trace, b: Trace, opaque: frozenset[str]) -> None:
+        self.a, self.b, self.opaque = a, b, opaque
         self.pairs = pair_ops(a, b)
         self.path = ancestors(b)
         self.out: list[Labelled] = []
@@ -72,6 +72,9 @@ class _Walk:
         out = self._outputs(op, other)
         on_path = op.index in self.path
         inherited = "differs" in states
+        if self._inside(op):
+            self.taint[op.index] = inherited or "tainted" in states
+            return Labelled(op, other, "unalignable", on_path=on_path)
         if other is None or out is None:
             self.taint[op.index] = inherited or "tainted" in states
             kind: Label = "unmatched" if other is None else "unalignable"
@@ -86,6 +89,10 @@ class _Walk:
         if not reason and op.scalars != other.scalars and not op.floating:
             reason = "arguments"
         return Labelled(op, other, "born", reason, source, on_path)
+
+    def _inside(self, op: Op) -> bool:
+        path = op.frame.path
+        return any(path == p or path.startswith(f"{p}.") for p in self.opaque)
 
     def _inputs(self, op: Op, other: Op | None) -> tuple[set[str], Reason, str]:
         theirs = {s.slot: s for s in other.inputs} if other is not None else {}
@@ -134,9 +141,12 @@ def other_form(sig: Sig) -> bool:
     return "mask" in sig.slot or sig.dtype == "torch.bool"
 
 
-def compare(a: Trace, b: Trace) -> Comparison:
-    """Label every operator of ``b`` against ``a`` (the solo run, or the first of two runs)."""
-    walk = _Walk(a, b)
+def compare(a: Trace, b: Trace, *, opaque: frozenset[str] = frozenset()) -> Comparison:
+    """Label every operator of ``b`` against ``a`` (the solo run, or the first of two runs).
+
+    Modules in ``opaque`` are judged by what comes out of them: an intervention runs inside.
+    """
+    walk = _Walk(a, b, opaque)
     for op in b.ops:
         walk.out.append(walk.label(op))
     first, root = _first(walk.out)

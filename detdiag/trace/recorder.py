@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detdiag.trace.align import WHOLE, Cut, Shape, best_cut, cut_guess, cut_solo
 from detdiag.trace.bits import digest_device, digest_host
@@ -235,12 +235,8 @@ class Recorder(TorchDispatchMode):
             return None
         return known
 
-    def _sigs(
-        self, frame: Frame, name: str, tensors: list[Any]
-    ) -> tuple[Sig, ...]:
-        return tuple(
-            self._sig(frame, name, slot, t) for slot, argument, t in tensors
-        )
+    def _sigs(self, frame: Frame, name: str, tensors: list[Any]) -> tuple[Sig, ...]:
+        return tuple(self._sig(frame, name, slot, t) for slot, argument, t in tensors)
 
     def _sig(self, frame: Frame, name: str, slot: str, t: Tensor) -> Sig:
         storage = self._storage(t)
@@ -309,6 +305,16 @@ class Recorder(TorchDispatchMode):
     # -- modules ----------------------------------------------------------------------------
 
     def enter(self, frame: Frame, arguments: Any) -> None:
+        """Note what goes into a module call (no dispatch mode sees the work done here)."""
+        with _disable_current_modes():
+            self._enter(frame, arguments)
+
+    def leave(self, frame: Frame, output: Any) -> None:
+        """Note what comes out of a module call."""
+        with _disable_current_modes():
+            self._leave(frame, output)
+
+    def _enter(self, frame: Frame, arguments: Any) -> None:
         args, kwargs = arguments
         tensors = [(f"in.{i}", "", t) for i, t in enumerate(tensors_in(args, 2))]
         tensors += [(f"in.{k}", "", v) for k, v in kwargs.items() if isinstance(v, Tensor)]
@@ -320,7 +326,7 @@ class Recorder(TorchDispatchMode):
         self.open.append(anchor)
         self.anchors.append(anchor)
 
-    def leave(self, frame: Frame, output: Any) -> None:
+    def _leave(self, frame: Frame, output: Any) -> None:
         tensors = [(f"out.{i}", "", t) for i, t in enumerate(tensors_in(output, 2))]
         anchor = self.open.pop()
         while anchor.frame != frame and self.open:
@@ -443,5 +449,3 @@ def _run(recorder: Recorder, model: nn.Module, call: ForwardCall) -> Tensor:
 def _entered(mode: TorchDispatchMode) -> Iterator[None]:
     with mode:
         yield
-
-

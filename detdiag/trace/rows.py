@@ -6,6 +6,7 @@ real tokens only. Padding positions get zeros, which nothing reads.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ ROW_OPS: Final = frozenset(
 )
 """Operators whose arithmetic may depend on the shape of the batch; elementwise ones do not."""
 
+SDPA: Final = "aten.scaled_dot_product_attention"
 _GROUPED: Final = frozenset({"aten.bmm", "aten.baddbmm"})
 Wanted = Callable[[str, Frame], bool]
 
@@ -45,7 +47,8 @@ class RowStats:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """How one argument is split: ``kind`` shared, batch, fold or group; token axes to cut."""
+    """How one argument is split: ``kind`` shared, batch, fold, group, or one (the same for all
+    rows but for its token axes); token axes to cut."""
 
     kind: str
     axes: tuple[tuple[int, bool], ...] = ()
@@ -62,8 +65,10 @@ class RowWise(TorchDispatchMode):
         stack: ModuleStack,
         stats: RowStats,
         constants: Collection[int],
+        keep_mask: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()
+        self.keep_mask = keep_mask
         self.wanted = wanted
         self.layout = layout
         self.stack = stack
@@ -78,7 +83,10 @@ class RowWise(TorchDispatchMode):
         layout = self.layout()
         if layout is None or layout.n < 2 or not self.wanted(info.name, self.stack.top):
             return func(*args, **kwargs)
-        out = None if info.writes else self._rows(func, info.name, info.arguments, args, kwargs)
+        out = None
+        if not info.writes:
+            with contextlib.suppress(RuntimeError, IndexError):  # shapes that do not split
+                out = self._rows(func, info.name, info.arguments, args, kwargs)
         if out is None:
             self.stats.whole[info.name] += 1
             return func(*args, **kwargs)
@@ -93,16 +101,17 @@ class RowWise(TorchDispatchMode):
         names = [*(arguments[i] if i < len(arguments) else str(i) for i in range(len(args)))]
         values = [*zip(names, args, strict=True), *kwargs.items()]
         splits = {k: self._split(name, k, v, layout) for k, v in values if isinstance(v, Tensor)}
-        if not any(s.kind != "shared" for s in splits.values()):
+        lead = next((k for k, s in splits.items() if s.kind in ("batch", "fold", "group")), None)
+        if lead is None:
             return None
-        lead = next(k for k, s in splits.items() if s.kind != "shared")
         tensor = dict(values)[lead]
         if not tensor.is_floating_point():
             return None
+        alone = name == SDPA and not self.keep_mask() and layout.static is None
         parts = []
         for row in range(layout.n):
             cut = {k: _cut(v, splits[k], layout, row) if k in splits else v for k, v in values}
-            parts.append(_call(func, name, names, cut, layout))
+            parts.append(_call(func, names, cut, layout, alone and layout.padded(row)))
         return _join(parts, _output_split(name, lead, splits), layout, tensor)
 
     def _split(self, op: str, name: str, t: Tensor, layout: Layout) -> _Split:
@@ -115,6 +124,8 @@ class RowWise(TorchDispatchMode):
             return _Split("fold", ((1, False),))
         if op in _GROUPED and size % n == 0:
             return _Split("group")
+        if size == 1 and t.dim() > 2:
+            return _Split("one", _token_axes(op, name, tuple(t.shape), layout))
         return _Split("shared")
 
 
@@ -141,6 +152,8 @@ def _token_axes(
 def _token_kind(size: int, layout: Layout) -> bool | None:
     if size == layout.length and size > 1:
         return False
+    if size == layout.static and not any(layout.padded(r) for r in range(layout.n)):
+        return None  # the run alone has the same unused columns
     return True if size in (layout.kv, layout.static) and size > 1 else None
 
 
@@ -156,7 +169,7 @@ def _cut(t: Tensor, split: _Split, layout: Layout, row: int) -> Tensor:
         return t[row * size : (row + 1) * size]
     if split.kind == "fold":
         t = t.reshape(layout.n, layout.length, *t.shape[1:])
-    part = t[row : row + 1]
+    part = t if split.kind == "one" else t[row : row + 1]
     for axis, keys in split.axes:
         part = _take(part, axis, _pick(layout, row, keys, int(t.shape[axis])))
     return part.flatten(0, 1) if split.kind == "fold" else part
@@ -170,10 +183,8 @@ def _take(t: Tensor, axis: int, pick: Pick) -> Tensor:
     return t
 
 
-def _call(func: Any, name: str, names: list[str], cut: dict[str, Any], layout: Layout) -> Any:
-    packed = None
-    if name == "aten.scaled_dot_product_attention":
-        packed = _as_alone(cut, layout)
+def _call(func: Any, names: list[str], cut: dict[str, Any], layout: Layout, attention: bool) -> Any:
+    packed = _as_alone(cut, layout) if attention else None
     out = func(*(cut[k] for k in names), **{k: v for k, v in cut.items() if k not in names})
     return out if packed is None else out.reshape(packed)
 
@@ -265,6 +276,31 @@ def _put(target: Tensor, part: Tensor, picks: list[tuple[int, Pick]]) -> None:
     target[tuple(index)] = part
 
 
+def module_rows(forward: Callable[..., Any], layout: Layout, args: Any, kwargs: Any) -> Any:
+    """Call a module's ``forward`` once for each row with that row's real tokens and join the
+    results; None where the arguments or results cannot be split."""
+    values = {**dict(enumerate(args)), **kwargs}
+    splits = {k: _module_split(v, layout) for k, v in values.items() if isinstance(v, Tensor)}
+    lead = next((k for k, s in splits.items() if s.kind != "shared"), None)
+    if lead is None:
+        return None
+    parts = []
+    for row in range(layout.n):
+        cut = {k: _cut(v, splits[k], layout, row) if k in splits else v for k, v in values.items()}
+        positional = [cut[i] for i in range(len(args))]
+        parts.append(forward(*positional, **{k: v for k, v in cut.items() if isinstance(k, str)}))
+    return _join(parts, splits[lead], layout, values[lead])
+
+
+def _module_split(t: Tensor, layout: Layout) -> _Split:
+    if t.dim() > 1 and t.shape[0] == layout.n:
+        token = t.dim() > 2 and t.shape[1] == layout.length
+        return _Split("batch", ((1, False),) if token else ())
+    if t.dim() and t.shape[0] == layout.n * layout.length:
+        return _Split("fold", ((1, False),))
+    return _Split("shared")
+
+
 def constants_of(model: nn.Module) -> frozenset[int]:
     """Addresses of parameters and buffers: never split."""
     tensors = [*model.parameters(), *model.buffers()]
@@ -273,9 +309,18 @@ def constants_of(model: nn.Module) -> frozenset[int]:
 
 @contextmanager
 def row_by_row(
-    model: nn.Module, call: ForwardCall, wanted: Wanted, stats: RowStats | None = None
+    model: nn.Module,
+    call: ForwardCall,
+    wanted: Wanted,
+    stats: RowStats | None = None,
+    *,
+    keep_mask: Collection[int] = (),
 ) -> Iterator[RowStats]:
-    """Run the wanted operators of ``call`` on ``model`` row by row while the context is open."""
+    """Run the wanted operators of ``call`` on ``model`` row by row while the context is open.
+
+    Attention drops a mask that hides nothing of a row, as the row alone would, except in the
+    steps of ``keep_mask`` (where the run alone has one too).
+    """
     stats = stats or RowStats()
     layouts = call.layouts()
     with tracked(model) as stack:
@@ -285,6 +330,7 @@ def row_by_row(
             stack,
             stats,
             constants_of(model),
+            lambda: stack.step in keep_mask,
         )
         with mode:
             yield stats
@@ -348,5 +394,3 @@ def _unpadded(n: int, length: int, kwargs: dict[str, Any]) -> Layout:
     past = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
     kv = past + length
     return Layout(n, length, kv, (tuple(range(length)),) * n, (tuple(range(kv)),) * n)
-
-
