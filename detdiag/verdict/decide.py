@@ -21,6 +21,9 @@ from detdiag.verdict.wording import (
     inconclusive_sentence,
     next_steps,
     too_few_sentence,
+    unfinished,
+    unfinished_sentence,
+    unfinished_step,
     would_change,
 )
 
@@ -67,6 +70,15 @@ def _verdict(case: Case, found: Attribution, layers: tuple[LayerReport, ...]) ->
             **common,
         )
     if found.analysis.divergence == "none":
+        open_probes = unfinished(case)
+        if open_probes:
+            return Verdict(
+                "inconclusive",
+                unfinished_sentence(largest, open_probes),
+                would_change="The probes that did not finish.",
+                next=(unfinished_step(case, open_probes),),
+                **common,
+            )
         if largest >= ENOUGH_RUNS:
             conditions = len(found.analysis.controls)
             return Verdict(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from detdiag.evidence.case import Case
+from detdiag.evidence.case import Case, ProbeStatus
 from detdiag.verdict.attribute import Attribution
 from detdiag.verdict.causes import Cause
 from detdiag.verdict.report_object import Next
@@ -52,6 +52,38 @@ def too_few_sentence(n: int) -> str:
         f"at least {ENOUGH_RUNS} are needed before that says anything; {n} still allow a rate of "
         f"change of {percent(zero_bound(max(n, 1)))}."
     )
+
+
+def unfinished(case: Case) -> list[ProbeStatus]:
+    """Probes whose failure to finish leaves "no difference seen" without weight: a crash, or the
+    batch sweep that the budget cut off."""
+    return [
+        p
+        for p in case.probes
+        if p.state == "error" or (p.state == "out_of_budget" and p.layer == "batch")
+    ]
+
+
+def unfinished_sentence(n: int, probes: Sequence[ProbeStatus]) -> str:
+    what = "; ".join(
+        f"{p.layer} {'crashed' if p.state == 'error' else 'ran out of budget'}" for p in probes
+    )
+    return (
+        f"Inconclusive: {n} identical runs agree, but not everything asked for was tested ({what})."
+    )
+
+
+def unfinished_step(case: Case, probes: Sequence[ProbeStatus]) -> Next:
+    """Rerun with more time, or with the trace of the crash."""
+    first = probes[0]
+    command = str(case.method.get("command") or "detdiag run")
+    if first.state == "error":
+        return Next(
+            f"the {first.layer} probe crashed: {first.reason}", f"DETDIAG_DEBUG=1 {command}"
+        )
+    budget = case.method.get("budget_s")
+    more = f"{3 * float(budget):.0f}s" if isinstance(budget, (int, float)) else "10m"
+    return Next(f"{first.layer}: {first.reason}", f"{command} --budget {more}")
 
 
 def inconclusive_sentence(found: Attribution) -> str:

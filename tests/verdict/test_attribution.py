@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from detdiag.evidence.case import ProbeStatus
 from detdiag.evidence.observation import Observation, Output
 from detdiag.verdict import decide
 from tests.verdict.build import GREEDY, case, observe, tokens
@@ -228,3 +229,14 @@ def test_healthy_noise_is_seldom_accused() -> None:
         )
         accused += verdict(rows)["layer"] in ("batch", "version")
     assert accused <= 6
+
+
+@pytest.mark.parametrize("state", ["error", "out_of_budget"])
+def test_an_unfinished_batch_probe_is_never_clean(state: str) -> None:
+    rows = observe({}, lambda f, r, q: "same", repeats=20)
+    status = ProbeStatus("batch", state, "left untested: batch of 8")
+    found = verdict(rows, probes=(status,), method={"command": "detdiag run", "budget_s": 60})
+    assert found["status"] == "inconclusive"
+    assert "batch" in found["sentence"]
+    done = verdict(rows, probes=(ProbeStatus("batch", "done"),))
+    assert done["status"] == "clean"
