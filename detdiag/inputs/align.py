@@ -9,7 +9,12 @@ from typing import Final
 Span = tuple[int, int, int, int]
 """``a[i1:i2]`` became ``b[j1:j2]``."""
 
-_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+_MARKS: Final = (
+    "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0900-\u0903"
+    "\u093a-\u094f\u1ab0-\u1aff\u200b-\u200f\u2060-\u2064\ufe00-\ufe0f\ufe20-\ufe2f\ufeff"
+)
+"""Combining marks and joiners: part of the word they stand in, though not of ``\\w``."""
+_WORDS = re.compile(rf"\s+|[\w{_MARKS}]+|[^\w\s]")
 _MAX_CELLS: Final = 3_000_000_000
 """Bit-parallel cells for one alignment of pieces: about half a second."""
 _QUICK_CELLS: Final = 40_000_000

@@ -149,7 +149,7 @@ def _volatile_lines(raw: bytes, name: str) -> Iterator[str]:
 def _requests(a: bytes, b: bytes, paths: tuple[Path, Path], names: tuple[str, str]) -> Comparison:
     left, right = parse_json(a, paths[0]), parse_json(b, paths[1])
     changes = diff_json(left, right)
-    findings = request_findings(a, b, (str(paths[0]), str(paths[1])))
+    findings = request_findings(a, b, names)
     live = [change for change in changes if change.can_matter]
     lines = [f"{names[0]} and {names[1]}: {_headline(a == b, changes, live)}"]
     for change in [*live, *(c for c in changes if not c.can_matter)][:_SHOWN]:

@@ -121,6 +121,12 @@ def test_two_foldings_together_are_found_and_no_more() -> None:
     assert set(diff_texts(a, b).equal_after) == {"zero-width characters removed", "NFC"}
 
 
+def test_a_decomposed_letter_is_one_small_hunk() -> None:
+    a = "R\u00e9sum\u00e9 Zo\u00e9"
+    hunks = diff_texts(a, unicodedata.normalize("NFD", a)).hunks
+    assert [hunk.a for hunk in hunks] == ["\u00e9"] * 3
+
+
 def test_texts_that_no_folding_joins_say_nothing() -> None:
     diff = diff_texts("one", "two")
     assert diff.equal_after == () and not diff.equal
