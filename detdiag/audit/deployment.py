@@ -10,7 +10,7 @@ from typing import Any
 from detdiag.audit.document import Document
 from detdiag.audit.engines import Inputs
 from detdiag.audit.evaluate import Unit, audit_unit
-from detdiag.audit.facts import RequestView, view_request
+from detdiag.audit.facts import RequestView, surroundings, view_request
 from detdiag.audit.flags import read_flags
 from detdiag.audit.intent import compare_intent
 from detdiag.audit.launch import LAUNCH_SURFACES, make_launch
@@ -83,9 +83,11 @@ def audit_documents(
     if engine_version is not None:
         version_key(engine_version)
     placed = place(documents, surface)
+    extras = surroundings(placed)
     result = AuditResult(documents=list(placed))
     for launch in _launches(placed):
         for unit in _units(placed, launch, surface):
+            unit.extras.update({**extras, **unit.extras})
             version = engine_version or _said_version(unit.documents)
             outcome = audit_unit(unit, version)
             result.findings.extend(outcome.findings)
@@ -126,6 +128,8 @@ def _speak(doc: Document, surface: str | None) -> Document:
     if surface is None:
         return doc
     wanted = SURFACES[surface]
+    if doc.role == "response":
+        return replace(doc, surface=surface)
     if doc.role == "flags":
         return _bare_flags(doc, wanted)
     if doc.role == "model_file" and wanted.role != "model_file" and doc.path.endswith(
@@ -267,10 +271,17 @@ def _bare_unit(shared: Mapping[str, Document], surface: str | None) -> Unit | No
             own = SURFACES[surface]
     else:
         return None
-    names = tuple(dict.fromkeys((own.name, *own.also)))
+    names = tuple(dict.fromkeys((own.name, *own.also, *_asked(surface, own))))
     return Unit(
         names, own, own.engine, shared, _EMPTY, _inputs(own, shared, _EMPTY, has_request=False)
     )
+
+
+def _asked(surface: str | None, own: Surface) -> tuple[str, ...]:
+    """The surface asked for, where it belongs to the same engine and is no request."""
+    if surface is None or SURFACES[surface].engine != own.engine:
+        return ()
+    return (surface,) if SURFACES[surface].role == "launch" else ()
 
 
 def _inputs(
@@ -311,7 +322,7 @@ def _mark_mixed(units: list[Unit]) -> None:
     values = [number(unit.base.request.get("temperature")) for unit in units]
     if any(v is not None and v < 1e-5 for v in values) and any(v is None or v >= 1e-5 for v in values):
         for unit in units:
-            unit.mixed = True
+            unit.extras["mixed"] = True
 
 
 def _said_version(documents: Mapping[str, Document]) -> str | None:

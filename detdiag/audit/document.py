@@ -33,6 +33,8 @@ class Document:
     locate: Callable[[tuple[str | int, ...]], int] = lambda path: 1
     prefix: tuple[str | int, ...] = ()
     """Where ``data`` sits inside the file (empty for the whole file)."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """Facts of the surroundings, for example ``replicas`` of a Kubernetes object."""
 
     def where(self, path: tuple[str | int, ...] = ()) -> str:
         """``path:line`` of a field."""

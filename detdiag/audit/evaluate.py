@@ -37,7 +37,17 @@ class Unit:
     documents: Mapping[str, Document]
     view: RequestView
     base: Inputs
-    mixed: bool = False
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+    @property
+    def response(self) -> bool:
+        """Whether the unit is an answer and not a request."""
+        request = self.documents.get("request")
+        return request is not None and request.role == "response"
+
+
+_ABOUT_ANSWERS: Final = {"ctx.fingerprints_differ", "ctx.fingerprint_null", "body.system_fingerprint"}
 
 
 @dataclass(slots=True)
@@ -60,6 +70,8 @@ def audit_unit(unit: Unit, version: str | None) -> Outcome:
     """Every finding of one unit. Without a version each stretch of versions is judged and the
     answers are merged with their boundaries."""
     rules = [r for name in unit.surfaces for r in rules_by_surface().get(name, ())]
+    if unit.response:
+        rules = [r for r in rules if _ABOUT_ANSWERS & set(fields_of(r.when))]
     line = _line(unit.engine, rules, version)
     looks = _looks(unit, line)
     outcome = Outcome()
@@ -70,6 +82,8 @@ def audit_unit(unit: Unit, version: str | None) -> Outcome:
             outcome.findings.append(finding)
     newest = looks[-1].effective
     outcome.decoding = newest.decoding
+    if unit.response or unit.engine in ("torch", "flashattention", "flashinfer"):
+        return outcome
     outcome.effective = [row for look in looks for row in _rows(unit, look, line, len(looks) > 1)]
     outcome.findings.extend(_greedy_finding(unit, looks, line))
     return outcome
@@ -94,7 +108,7 @@ def _looks(unit: Unit, line: tuple[Epoch, ...]) -> list[_Look]:
             looks[-1].epochs.append(index)
             continue
         facts = build_facts(
-            inputs, effective, unit.view, unit.documents, unit.engine, unit.mixed
+            inputs, effective, unit.view, unit.documents, unit.engine, unit.extras
         )
         looks.append(_Look([index], effective, facts))
         before = effective
@@ -162,8 +176,9 @@ def subject_as_written(rule: Rule, facts: Facts, unit: Unit) -> str:
     name = rule.subject.lstrip("-")
     if rule.subject.startswith("-") and launch is not None and launch.launch is not None:
         flag = launch.launch.flags.get(name)
-        if flag is not None and flag.spelled.lstrip("-").replace("_", "-") != name:
-            return rule.subject if flag.spelled.startswith("--no-") else flag.spelled
+        spelled = rule.subject if flag is None else flag.spelled.partition(".")[0]
+        if spelled.lstrip("-").replace("_", "-") != name:
+            return rule.subject if spelled.startswith("--no-") else spelled
     return rule.subject
 
 

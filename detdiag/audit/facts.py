@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from detdiag.audit.document import Document
 from detdiag.audit.engines import Effective, Inputs
 from detdiag.audit.infer import PARAMETERS
+from detdiag.audit.launch import Launch
 from detdiag.audit.models import deepseek_thinks, family, is_alias
 from detdiag.audit.surfaces import Surface, common_name
 from detdiag.rules.condition import MISSING
@@ -85,7 +86,7 @@ def build_facts(
     view: RequestView,
     documents: Mapping[str, Document],
     engine: str,
-    mixed: bool,
+    extras: Mapping[str, Any],
 ) -> Facts:
     """Everything that is known about one request (or its absence) in one deployment."""
     model = str(
@@ -105,7 +106,7 @@ def build_facts(
         "alias": is_alias(model),
         "moe": bool(_MOE.search(model)),
         "thinks": deepseek_thinks(inputs.body) if engine == "deepseek" else None,
-        "mixed": mixed,
+        **extras,
         "sets_nothing": not PARAMETERS & set(inputs.request),
         "has_request": inputs.has_request,
         "has_launch": inputs.has_launch,
@@ -130,3 +131,34 @@ def build_facts(
             "ctx": context,
         }
     )
+
+
+_GPUS: Final = (
+    ("hopper", re.compile(r"\b(H100|H200|H20|H800|GH200|B100|B200|B300|GB200|GB300)\b")),
+    ("ampere", re.compile(r"\b(A100|A800|A10G?|A30|A40|A6000|RTX ?30\d\d)\b")),
+)
+
+
+def surroundings(documents: Sequence[Document]) -> dict[str, Any]:
+    """What only the whole deployment tells: GPU named, replicas, launch lines and answers that
+    differ from one another."""
+    launches = [doc.launch for doc in documents if doc.role == "launch" and doc.launch]
+    prints = [doc.data.get("system_fingerprint") for doc in documents if doc.role == "response"]
+    text = "\n".join(doc.text for doc in documents if doc.role in ("launch", "env"))
+    replicas = [doc.meta["replicas"] for doc in documents if "replicas" in doc.meta]
+    known = {str(value) for value in prints if value is not None}
+    return {
+        "gpu": next((name for name, pattern in _GPUS if pattern.search(text)), None),
+        "replicas": max(replicas) if replicas else None,
+        "tp_differs": _differ(launches, "tensor-parallel-size"),
+        "batch-size_differs": _differ(launches, "batch-size"),
+        "ubatch-size_differs": _differ(launches, "ubatch-size"),
+        "fingerprints_differ": len(known) > 1,
+        "fingerprint_null": len(known) < len(prints) and None in prints,
+        "has_env": any(doc.role == "env" for doc in documents),
+    }
+
+
+def _differ(launches: Sequence[Launch], name: str) -> bool:
+    values = {str(launch.flags[name].value) for launch in launches if name in launch.flags}
+    return len(values) > 1

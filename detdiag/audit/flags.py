@@ -85,6 +85,8 @@ FLAG_TABLES: Final[dict[str, FlagTable]] = {
     "hf": _table("", "trust-remote-code continuous-batching force-model"),
     "llamacpp_python": _table("", ""),
 }
+_MODEL_FIRST: Final = frozenset({"vllm", "tensorrtllm", "lmdeploy", "mlc"})
+"""Engines whose first bare word is the model."""
 JSON_FLAGS: Final = frozenset(
     "override-generation-config speculative-config kernel-config compilation-config "
     "attention-config preferred-sampling-params hf-overrides".split()
@@ -100,6 +102,8 @@ def read_flags(words: Sequence[Word], engine: str) -> dict[str, Flag]:
         word = words[index]
         index += 1
         if not _is_flag(word.text):
+            if engine in _MODEL_FIRST and "model" not in flags:
+                flags["model"] = Flag("model", word.text, word.text, word.line, word)
             continue
         name, equals, inline = word.text.lstrip("-").partition("=")
         canonical = _canonical(name, engine, table)

@@ -112,9 +112,19 @@ def body_document(
         version = _api_version(str(url or ""), body)
         return make("request", guess, inner, said=guess is not None, candidates=candidates,
                     version=version, prefix=(key,))
+    if isinstance(body.get("choices"), list) and "messages" not in body:
+        return make("response", response_surface(body), body, said=True)
     surface, candidates = infer_request(body)
     role = "request" if surface is None else SURFACES[surface].role
     return make(role, surface, body, said=surface is not None, candidates=candidates)
+
+
+def response_surface(body: Mapping[str, Any]) -> str:
+    """Whose answer a chat completion is, by its fingerprint."""
+    fingerprint = str(body.get("system_fingerprint", ""))
+    if fingerprint == "fp_ollama":
+        return "ollama.openai_response"
+    return "vllm.openai_response" if fingerprint.startswith("vllm-") else "openai.chat"
 
 
 def _api_version(url: str, envelope: Mapping[str, Any]) -> str | None:

@@ -20,7 +20,9 @@ _NAMES = {
     "settings": "settings.json",
     "response_a": "response_a.json",
     "response_b": "response_b.json",
+    "yaml": "deployment.yaml",
 }
+_ALIASES = {"--batch-size": "-b", "--ubatch-size": "-ub"}
 
 
 def files_of(given: Mapping[str, Any]) -> dict[str, bytes]:
@@ -42,13 +44,18 @@ def audit_example(example: Example) -> AuditResult:
     surface = given.get("surface", example.surface)
     version = given.get("version")
     return audit_files(
-        files_of(given), surface=surface or None, engine_version=None if version is None else str(version)
+        files_of(given),
+        surface=surface or None,
+        engine_version=None if version is None else str(version),
     )
 
 
 def fires(example: Example) -> bool:
-    """Whether the example's rule fires with the example's subject."""
+    """Whether the example's rule fires with the example's subject (as the input spells it)."""
+    subject = str(example.input.get("subject", example.subject))
+    if example.input.get("alias"):
+        subject = _ALIASES[subject]
     return any(
-        f.data.get("rule_id") == example.rule and f.subject == example.subject
+        f.data.get("rule_id") == example.rule and f.subject == subject
         for f in audit_example(example).findings
     )

@@ -14,7 +14,7 @@ from detdiag.errors import DetdiagError
 from detdiag.rules.condition import number, truth
 from detdiag.rules.versions import version_key
 
-BOUNDARIES: Final = ("4.50.0", "5.0.0", "4.53.0")
+BOUNDARIES: Final = ("4.50.0", "5.0.0", "4.52.1")
 DEFAULTS: Final = {"do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1.0,
                    "num_beams": 1, "repetition_penalty": 1.0}
 _NOT_PARAMETERS: Final = frozenset(
@@ -35,7 +35,7 @@ def resolve(inputs: Inputs) -> Effective:
         sources.append(("generation_config.json", file))
     else:
         sources.extend(_object_sources(inputs, file))
-    if inputs.surface == "hf.pipeline" and inputs.since("4.53.0"):
+    if inputs.surface == "hf.pipeline" and inputs.since("4.52.1"):
         sources.append(("pipeline default", PIPELINE_DEFAULTS))
     effective = layered([*sources, ("library default", DEFAULTS)])
     if _zero_special_case(inputs, effective):
