@@ -65,10 +65,10 @@ class _Container:
 
 
 def may_have_experts(model: nn.Module) -> bool:
-    """Cheap screen without a forward: does anything in the model look like experts?"""
-    return bool(_containers(model)) or any(
-        _HINT.search(n) and "expert" in n.lower() for n, _ in model.named_parameters()
-    )
+    """Does anything in the model look like experts? Cheap: no forward, wide on purpose."""
+    if _containers(model):
+        return True
+    return any("expert" in n.lower() or "router" in n.lower() for n, _ in model.named_parameters())
 
 
 def find_routers(
@@ -79,7 +79,7 @@ def find_routers(
     ``run(model, input_ids)`` does one forward on int64 ids (2, 13); the default calls the model.
     """
     containers = _containers(model)
-    if not containers and not may_have_experts(model):
+    if not containers:
         return ()
     ids = _calibration_ids(model)
     seen: list[tuple[tuple[str, ...], Selection]] = []
@@ -135,6 +135,7 @@ def _stacked_experts(path: str, module: nn.Module) -> int:
         size, _ = Counter(deep).most_common(1)[0]
         return int(size) if size >= 2 else 0
     declared = getattr(module, "num_experts", None)
+    parameters = parameters or list(module.parameters())
     named = "expert" in f"{path.rpartition('.')[2]} {type(module).__name__}".lower()
     if isinstance(declared, int) and declared >= 2 and parameters and named:
         return declared
@@ -249,15 +250,16 @@ def _match(
     if experts in (tokens, CALIBRATION_TOKENS):
         kind, experts = "expert_choice", selection.scores.numel() // experts
     for owner in _owners(path):
+        if owner not in stack:
+            # A module whose parts are called by hand never runs as a whole.
+            continue
         container = _container_below(containers, owner, experts)
         if container is None:
             continue
         if _layer_depth(owner) < 1 and owner != "":
             return None
-        block = owner if owner and not _is_layer(owner) else container.path
-        module = model.get_submodule(path)
-        top_k = _top_k(model, module, selection)
-        return Router(0, path, block, container.path, experts, top_k, kind)
+        top_k = _top_k(model, model.get_submodule(path), selection)
+        return Router(0, path, owner, container.path, experts, top_k, kind)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,7 @@ SOLO_RERUNS = 5
 MAX_TOKENS = 96
 """Longest row that is examined; the head is kept, because routing is causal."""
 EXTRA_PADDING = 7
+_ROUTER_NAME = re.compile(r"router|(^|[._])experts?[._]")
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ class MoeProbe:
         target = context.target
         routers = _routers(context)
         if not routers:
-            yield ProbeStatus("moe", "not_applicable", "no router found", _since(began))
+            yield _without_routers(target, _since(began))
             return
         rows: list[_Row] = []
         skipped: list[str] = []
@@ -90,6 +92,18 @@ class MoeProbe:
         reason = f"left out: {', '.join(skipped)}" if skipped else ""
         state: Any = "out_of_budget" if skipped else "done"
         yield ProbeStatus("moe", state, reason, _since(began))
+
+
+def _without_routers(target: LocalTarget, wall_s: float) -> ProbeStatus:
+    named = [n for n, _ in target.model.named_parameters() if _ROUTER_NAME.search(n)]
+    if not named:
+        return ProbeStatus("moe", "not_applicable", "no router found", wall_s)
+    return ProbeStatus(
+        "moe",
+        "skipped",
+        f"{named[0]} looks like a router, but no call was seen that compares one score per expert",
+        wall_s,
+    )
 
 
 def _since(began: float) -> float:
