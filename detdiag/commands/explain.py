@@ -1,0 +1,119 @@
+"""``detdiag explain RULE``: what a rule says, why, what to do, and where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from detdiag.errors import DetdiagError
+
+if TYPE_CHECKING:
+    from detdiag.rules.model import Rule
+    from detdiag.rules.verdict_rules import RuleText
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("explain")(explain)
+
+
+def explain(
+    rule: Annotated[
+        str | None,
+        typer.Argument(help="A config rule such as vllm-002, or a verdict rule such as batch.size-sensitive."),
+    ] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List every rule.")] = False,
+) -> None:
+    """Print a rule: what it says, why, how to verify, what to do and its source."""
+    from detdiag.rules.load import all_rules
+    from detdiag.rules.verdict_rules import all_texts
+
+    if list_all or rule is None:
+        for line in _listing(all_rules(), all_texts()):
+            print(line)
+        return
+    found = [r for r in all_rules() if r.id == rule]
+    text = all_texts().get(rule)
+    if found:
+        lines = list(_config_lines(found))
+    elif text is not None:
+        lines = list(_verdict_lines(text))
+    else:
+        raise _unknown(rule, [r.id for r in all_rules()] + list(all_texts()))
+    for line in lines:
+        print(line)
+
+
+def _listing(rules: tuple[Rule, ...], texts: dict[str, RuleText]) -> Iterator[str]:
+    seen: set[str] = set()
+    for rule in rules:
+        if rule.id not in seen:
+            seen.add(rule.id)
+            yield f"{rule.id:10} {rule.surface:26} {rule.kind:24} {rule.title}"
+    for name, text in texts.items():
+        yield f"{name:37} {text.failed}"
+
+
+def _config_lines(rules: list[Rule]) -> Iterator[str]:
+    first = rules[0]
+    yield f"{first.id}: {first.title}"
+    yield f"surface:   {first.surface}"
+    yield f"kind:      {first.kind} (severity {first.severity})"
+    yield "subject:   " + ", ".join(dict.fromkeys(r.subject for r in rules))
+    spans = dict.fromkeys(str(r.versions) for r in rules)
+    yield "versions:  " + "; ".join("every version" if s == "all" else s for s in spans)
+    if first.versions_note:
+        yield f"           {first.versions_note}"
+    yield f"condition: {condition_text(first.when)}"
+    for rule in rules[1:]:
+        if rule.when != first.when:
+            yield f"       or: {condition_text(rule.when)}"
+    yield f"why:       {first.explanation}"
+    yield f"fix:       {first.fix}"
+    if first.cost:
+        yield f"cost:      {first.cost}"
+    yield f"source:    {first.source}"
+    status = "verified" if first.verified else "hypothesis, not established in a source that was read"
+    yield f"evidence:  {', '.join(first.evidence)} ({status})"
+    if first.note:
+        yield f"note:      {first.note}"
+
+
+def condition_text(test: tuple[object, ...]) -> str:
+    """A compiled condition in one line."""
+    head = test[0]
+    if head in ("all", "any"):
+        parts = [condition_text(part) for part in test[1]]  # type: ignore[attr-defined]
+        joined = (" and " if head == "all" else " or ").join(parts)
+        return f"({joined})" if head == "any" else joined
+    if head == "not":
+        return f"not ({condition_text(test[1])})"  # type: ignore[arg-type]
+    if head in ("absent", "present"):
+        return f"{test[1]} is {head}"
+    words = {"eq": "=", "ne": "is set and not", "isnt": "is not", "lt": "<", "le": "<=", "gt": ">",
+             "ge": ">="}
+    return f"{test[1]} {words.get(str(head), str(head).replace('_', ' '))} {test[2]!r}"
+
+
+def _verdict_lines(text: RuleText) -> Iterator[str]:
+    yield f"{text.rule}: {text.failed}"
+    yield f"layer:     {text.layer}"
+    yield f"passed:    {text.passed}"
+    yield f"why:       {text.why}"
+    yield f"verify:    {text.verify}"
+    for remedy in text.remedies:
+        yield f"remedy:    {remedy.action}"
+        for name in ("command", "cost", "source"):
+            value = getattr(remedy, name)
+            if value:
+                yield f"           {name}: {value}"
+
+
+def _unknown(rule: str, known: list[str]) -> DetdiagError:
+    import difflib
+
+    close = difflib.get_close_matches(rule.lower(), known, n=3, cutoff=0.5)
+    tip = "did you mean " + ", ".join(close) + "?" if close else "detdiag explain --list shows all"
+    return DetdiagError(f"unknown rule {rule!r}", tip=tip)
