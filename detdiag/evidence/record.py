@@ -156,7 +156,7 @@ def read_record(path: Path) -> Case:
         margins=tuple(e for e in kept if isinstance(e, Margin)),
         factor_layers=header.get("factor_layers", {}),
         target=header.get("target", {}),
-        fingerprint=header.get("fingerprint", {}),
+        fingerprint={**header.get("fingerprint", {}), **_mapping(series.pop("fingerprint", {}))},
         method=header.get("method", {}),
         series={**series, "record": {"sha256": sha256_file(path)}},
     )
@@ -176,6 +176,11 @@ _DECODERS: Final[dict[str, Callable[[dict[str, Any], Path, int], Event]]] = {
     "margin": lambda obj, path, line: Margin(**{k: v for k, v in obj.items() if k != "at_risk"}),
     "series": lambda obj, path, line: (str(obj["name"]), obj["table"]),
 }
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """What the version probe adds to the header's fingerprint."""
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def sha256_file(path: Path) -> str:

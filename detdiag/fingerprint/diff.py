@@ -29,8 +29,8 @@ _PRESENCE_COUNTS: Final = (
 """Sections in which a field that is missing on one side is a difference (unset, not unrecorded)."""
 
 _SECTIONS: Final = ("weights", "tokenizer", "chat_template")
-_NO_FACTS: Final = frozenset(("schema", "created", "tool"))
-"""About the fingerprint file, not about what it describes."""
+_NO_FACTS: Final = frozenset(("schema", "created", "tool", "loaded"))
+"""About the fingerprint file, or (``loaded``) compared by :mod:`detdiag.fingerprint.behaviour`."""
 _DIGESTS: Final = (
     "weights_digest",
     "tokenizer_digest",

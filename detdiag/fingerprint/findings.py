@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from detdiag.evidence.finding import Evidence, Finding, FindingOutcome, Remedy, Severity
+from detdiag.fingerprint.consequence import Effect
 from detdiag.fingerprint.diff import FieldDiff, compared_fields, diff_fingerprints
 
 _WORDS: Final[dict[str, str]] = {
@@ -61,13 +62,16 @@ def fingerprint_findings(
     mechanism: bool = False,
     values: Mapping[str, Any] | None = None,
     names: tuple[str, str] = ("a", "b"),
+    without_consequence: Collection[Effect] = (),
 ) -> list[Finding]:
     """Findings from two JSON objects of version facts (any shape).
 
     ``failed``: can change the output (severity by consequence). ``inconclusive``: the bytes differ
     but no probe showed a consequence, or the consequence is unknown. ``passed``: cannot change it,
-    or nothing differs. ``mechanism`` marks proofs (weights, tokenizer, template ...) as such:
-    right where ``b`` is the very target under test.
+    or nothing differs. ``mechanism`` says that ``b`` is the very target under test: weights,
+    tokenizer, template and their kin are then proofs, and facts that may change something
+    (libraries, hardware, variables) are ``inconclusive``, for a run can test them.
+    ``without_consequence`` are effects that a test has excluded (equal logits: "bits").
     """
     rows = diff_fingerprints(a, b, values=values)
     count = compared_fields(a, b)
@@ -75,7 +79,8 @@ def fingerprint_findings(
         text = f"{names[0]} and {names[1]} agree in all {count} facts that both record"
         return [Finding("version", "version.fingerprint-equal", "passed", text)]
     return [
-        _finding(rule, group, mechanism, names, count) for rule, group in _by_rule(rows).items()
+        _finding(rule, group, mechanism, names, count, without_consequence)
+        for rule, group in _by_rule(rows).items()
     ]
 
 
@@ -92,10 +97,19 @@ def _finding(
     mechanism: bool,
     names: tuple[str, str],
     count: int,
+    without_consequence: Collection[Effect],
 ) -> Finding:
     severity = rows[0].severity
     outcome = _outcome(severity)
     proof = mechanism and outcome == "failed" and rule in _PROOF and severity == "high"
+    tested = ""
+    if mechanism and not proof and outcome != "passed":
+        if all(row.effect in without_consequence for row in rows):
+            outcome, severity = "passed", "info"
+            tested = "; tested: no consequence on the fixed probes"
+        else:
+            outcome = "inconclusive"
+            tested = "; whether it changes the output was not tested"
     shown = "; ".join(row.describe() for row in rows[:3])
     more = f" (and {len(rows) - 3} more)" if len(rows) > 3 else ""
     explains = dict.fromkeys(factor for row in rows for factor in row.explains)
@@ -103,7 +117,7 @@ def _finding(
         "version",
         rule,
         outcome,
-        f"{_WORDS.get(rule, rule)} between {names[0]} and {names[1]}: {shown}{more}",
+        f"{_WORDS.get(rule, rule)} between {names[0]} and {names[1]}: {shown}{more}{tested}",
         severity=severity,
         subject=rows[0].field,
         evidence=(Evidence("facts that differ", len(rows), count, "facts that both record"),),

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from detdiag.evidence.case import ProbeStatus
 from detdiag.evidence.finding import Evidence, Finding
 from detdiag.evidence.record import Event
+from detdiag.fingerprint.behaviour import (
+    behaviour_findings,
+    ids_equal,
+    loaded_behaviour,
+    logits_equal,
+)
 from detdiag.fingerprint.collect import fingerprint
+from detdiag.fingerprint.consequence import Effect
 from detdiag.fingerprint.diff import diff_fingerprints
 from detdiag.fingerprint.environment import torch_runtime
 from detdiag.fingerprint.findings import fingerprint_findings
 from detdiag.layers import Layer
 from detdiag.probes.interface import ProbeContext
+
+
+_HEAVY: Final = ("weights",)
+"""Sections that the record's header holds already where the engine took the fingerprint."""
 
 
 class VersionProbe:
@@ -22,31 +33,56 @@ class VersionProbe:
     layer: ClassVar[Layer] = "version"
 
     def run(self, context: ProbeContext) -> Iterator[Event]:
-        facts = current_fingerprint(context)
-        yield ("fingerprint", without_tensors(facts))
+        taken = bool(context.scratch.get("fingerprint"))
+        facts = current_fingerprint(context) | tested_behaviour(context)
+        yield ("fingerprint", {k: v for k, v in facts.items() if not taken or k not in _HEAVY})
         baseline = context.plan.baseline
         if baseline is None:
             yield ProbeStatus(
                 "version", "skipped", "no baseline fingerprint was given (--baseline)"
             )
             return
-        if not _comparable(baseline, facts):
-            yield Finding(
-                "version",
-                "version.fingerprint-equal",
-                "inconclusive",
-                "the baseline and this run record no fact in common: nothing could be compared",
-                severity="low",
-            )
-            yield ProbeStatus("version", "done")
-            return
-        rows = diff_fingerprints(baseline, facts)
-        if rows:
-            yield ("fingerprint_diff", [row.to_dict() for row in rows])
-        names = ("the baseline", "this run")
-        yield from fingerprint_findings(baseline, facts, mechanism=True, names=names)
-        yield from _weights_unchecked(baseline, facts)
+        yield from _compared(baseline, facts)
         yield ProbeStatus("version", "done")
+
+
+def _compared(baseline: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[Event]:
+    if not _comparable(baseline, facts):
+        yield Finding(
+            "version",
+            "version.fingerprint-equal",
+            "inconclusive",
+            "the baseline and this run record no fact in common: nothing could be compared",
+            severity="low",
+        )
+        return
+    rows = diff_fingerprints(baseline, facts)
+    if rows:
+        yield ("fingerprint_diff", [row.to_dict() for row in rows])
+    excluded: list[Effect] = []
+    if logits_equal(baseline, facts):
+        excluded.append("bits")
+    if ids_equal(baseline, facts):
+        excluded.append("tokens")
+    yield from fingerprint_findings(
+        baseline,
+        facts,
+        mechanism=True,
+        names=("the baseline", "this run"),
+        without_consequence=excluded,
+    )
+    yield from behaviour_findings(baseline, facts, rows)
+    yield from _weights_unchecked(baseline, facts)
+
+
+def tested_behaviour(context: ProbeContext) -> dict[str, Any]:
+    """Ids and logits of the fixed probes, as a baseline for later and against an earlier one."""
+    try:
+        return loaded_behaviour(context.target)
+    except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+        # A model that takes no plain ids still gets its files compared.
+        context.scratch["version_note"] = str(error)[:200]
+        return {}
 
 
 def current_fingerprint(context: ProbeContext) -> dict[str, Any]:
@@ -58,14 +94,6 @@ def current_fingerprint(context: ProbeContext) -> dict[str, Any]:
         facts = fingerprint(context.target.path)
         context.scratch["fingerprint"] = facts
     return facts | torch_runtime()
-
-
-def without_tensors(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """For the record: everything but the per-tensor table, which can be thousands of rows."""
-    weights = facts.get("weights")
-    if not isinstance(weights, Mapping):
-        return dict(facts)
-    return {**facts, "weights": {k: v for k, v in weights.items() if k != "tensors"}}
 
 
 def _comparable(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
