@@ -232,15 +232,19 @@ def _script(mode: str, specs: list[Mapping[str, Any]]) -> dict[str, Any]:
     loader = (_TEMPLATES / "figures.js").read_text("utf-8")
     own = f"'sha256-{_sha256(loader)}'"
     allowed = f"{own} 'sha256-{_sha256(code)}'" if mode == "embed" else f"{own} https://cdn.plot.ly"
-    bundle = base64.b64encode(gzip.compress(code.encode(), 9, mtime=0)).decode()
     src = f"https://cdn.plot.ly/plotly-{get_plotlyjs_version()}.min.js"
     return {
         "csp": f"{base}; script-src {allowed}",
         "specs": Markup(dump_json_for_html(specs)),
-        "bundle": Markup(bundle) if mode == "embed" else "",
+        "bundle": Markup(_packed(code)) if mode == "embed" else "",
         "loader": Markup(loader),
         "cdn": {"src": src, "integrity": f"sha256-{_sha256(code)}"} if mode == "cdn" else None,
     }
+
+
+@lru_cache(maxsize=1)
+def _packed(code: str) -> str:
+    return base64.b64encode(gzip.compress(code.encode(), 9, mtime=0)).decode()
 
 
 def _sha256(text: str) -> str:

@@ -13,7 +13,8 @@ from detdiag.report.safe import one_line, visible
 
 STYLES: Final = ("report", "postmortem", "checklist", "github")
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]#|~!$])")
-_LEADING: Final = re.compile(r"^(\s*)([-+>=]|\d+[.)])", re.M)
+_LEADING: Final = re.compile(r"^(\s*)([-+>=])", re.M)
+_NUMBERED: Final = re.compile(r"^(\s*\d+)([.)])", re.M)
 
 
 def md(value: Any) -> str:
@@ -21,7 +22,7 @@ def md(value: Any) -> str:
     text = visible(value)
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = _SPECIAL.sub(r"\\\1", text)
-    text = _LEADING.sub(r"\1\\\2", text)
+    text = _NUMBERED.sub(r"\1\\\2", _LEADING.sub(r"\1\\\2", text))
     return re.sub(r"(?i)\b(https?|ftp|mailto|javascript|data):", r"\1&#58;", text).replace(
         "@", "&#64;"
     )

@@ -39,13 +39,13 @@ def heatmap_window(report: model.Report) -> tuple[int, int]:
 
 def divergence_heatmap(report: model.Report, say: Say) -> Figure | None:
     """Modules in depth order by token; colour is log10 of the relative difference."""
-    import plotly.graph_objects as go
-
     heat = model.mapping(model.data(report).get("heatmap"))
     modules = [str(m) for m in heat.get("modules") or []]
     grid = [list(line) for line in heat.get("log10_rel") or [] if isinstance(line, (list, tuple))]
     if not modules or not grid:
         return None
+    import plotly.graph_objects as go
+
     start, stop = heatmap_window(report)
     names = _short_modules(modules)
     tokens = list(heat.get("tokens") or [])

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 def margins_scatter(report: model.Report, say: Say) -> Figure | None:
     """Margin against noise floor, one mark a position; None without a measured noise floor."""
-    import plotly.graph_objects as go
-
     points = [
         (noise, margin, row)
         for row in model.rows(report.get("margins"))
@@ -38,6 +36,8 @@ def margins_scatter(report: model.Report, say: Say) -> Figure | None:
     ]
     if not points:
         return None
+    import plotly.graph_objects as go
+
     floor = floor_of([v for noise, margin, _ in points for v in (noise, margin)])
     classes: dict[str, list[tuple[float, float, Mapping[str, Any]]]] = {
         "safe": [],

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 def expert_flips(report: model.Report, say: Say) -> Figure | None:
     """Blocks by token, shade is how many experts changed; beside it the flip rate of each block."""
-    from plotly.subplots import make_subplots
-
     routing = model.mapping(model.data(report).get("routing"))
     grid = [list(line) for line in routing.get("changed") or [] if isinstance(line, (list, tuple))]
     blocks = [str(b) for b in routing.get("blocks") or []][: len(grid)]
     if not blocks or not grid:
         return None
+    from plotly.subplots import make_subplots
+
     rates = list(routing.get("flip_rate") or [])
     figure = make_subplots(
         rows=1,
@@ -95,12 +95,12 @@ def expert_flips(report: model.Report, say: Say) -> Figure | None:
 
 def routing_margins(report: model.Report, say: Say) -> Figure | None:
     """Router margin between rank k and k+1 for each block; changed choices marked."""
-    import plotly.graph_objects as go
-
     table = model.rows(model.mapping(model.data(report).get("routing")).get("margins"))
     table = [r for r in table if finite(r.get("margin")) is not None]
     if not table:
         return None
+    import plotly.graph_objects as go
+
     floor = floor_of([finite(r["margin"]) or 0.0 for r in table])
     figure = go.Figure(
         layout=layout(

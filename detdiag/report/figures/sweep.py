@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 def batch_sweep(report: model.Report, say: Say) -> Figure | None:
     """Largest logit difference over batch size (log2), and below it the flip rate."""
-    from plotly.subplots import make_subplots
-
     table = [r for r in model.rows(model.data(report).get("sweep")) if finite(r.get("batch_size"))]
     if not table:
         return None
+    from plotly.subplots import make_subplots
+
     sizes = sorted({int(finite(r["batch_size"]) or 1) for r in table})
     flips = [r for r in table if share(r, "flips") is not None]
     figure = make_subplots(
