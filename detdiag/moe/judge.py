@@ -139,12 +139,12 @@ def _kind(
         return _another_choice(token, compared_equal, same, left, right, a, b)
     if compared_equal is False:
         return _other_scores(token, left, right)
-    if same["scores"] is False:
-        return "selection", "equal router logits were turned into other scores"
     if a != b:
-        if _tied(left, token, set(a)):
+        if _tied(left, token, {x for x, y in zip(a, b, strict=True) if x != y}):
             return "tie", "tied experts take other slots"
         return "order", "the same experts take other slots"
+    if same["scores"] is False and compared_equal:
+        return "selection", "equal router logits were turned into other scores"
     if same["weights"] is False and compared_equal:
         return "weights", "the same experts at equal scores get other weights"
     return None, ""

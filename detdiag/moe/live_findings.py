@@ -71,25 +71,27 @@ def rule_of(block: BlockFindings, event: Event) -> str:
     return _RULES.get(event.kind, "moe.router-race")
 
 
+NAMED_SHARE: Final = 0.1
+"""A source that moves less of the logits than this is a contributor, not a cause."""
+
+
 def source_finding(outcome: Outcome) -> Finding | None:
     """The finding for one condition; None where no block does anything by itself.
 
-    It is a mechanism only where the outcome differs and pinning the source places gives most of
-    it back; else the change is real but not what moves the output.
+    It is a mechanism only where the outcome differs and pinning the source places gives a real
+    part of it back; else the change is there, but it is not what moves the output.
     """
     own = outcome.own
     if not own:
         return None
     block, event = _leading(own)
     rule = rule_of(block, event)
-    moves = outcome.differing > 0 and outcome.fixed is not None and outcome.fixed.restores
-    back = outcome.broken is None or outcome.broken.share >= 0.5
-    both = outcome.fixed_differing == 0 or (outcome.broken is not None and back)
+    moves = _moves(outcome)
     path = _module(block.router, event)
     return Finding(
         layer="moe",
-        rule=rule,
-        outcome="failed" if moves else "inconclusive",
+        rule=rule if moves else "moe.healthy-noise",
+        outcome="failed" if moves else "passed",
         severity="high" if moves else "low",
         summary=_summary(outcome, block, event, moves),
         evidence=_evidence(outcome, own),
@@ -97,9 +99,27 @@ def source_finding(outcome: Outcome) -> Finding | None:
         locus=Locus(query=outcome.query, token=event.token, module=path),
         mechanism=moves,
         explains=_explains(outcome, block) if moves else (),
-        proven=moves and both,
+        proven=moves and _both_ways(outcome),
         data=_data(outcome, own),
     )
+
+
+def _moves(outcome: Outcome) -> bool:
+    if outcome.differing == 0 or outcome.fixed is None:
+        return False
+    if outcome.fixed.restores:
+        return True
+    back = 1.0 if outcome.broken is None else outcome.broken.share
+    return outcome.fixed.share >= NAMED_SHARE and back >= NAMED_SHARE
+
+
+def _both_ways(outcome: Outcome) -> bool:
+    """Pinned it stops (or loses most), and in the undisturbed run the same places bring it back;
+    for repeats the undisturbed run is the unpinned one."""
+    if outcome.fixed_differing is not None:
+        return outcome.fixed_differing == 0
+    fixed = outcome.fixed is not None and outcome.fixed.restores
+    return fixed and outcome.broken is not None and outcome.broken.share >= 0.5
 
 
 def _leading(own: Sequence[tuple[BlockFindings, Event]]) -> tuple[BlockFindings, Event]:

@@ -292,7 +292,7 @@ def _findings(
     extra = () if prediction is None else prediction_evidence(prediction)
     for finding in named:
         yield replace(finding, evidence=finding.evidence + extra)
-    if not any(f.outcome == "failed" for f in named):
+    if not named:
         closing = _quiet_finding(rows, routers, target)
         yield replace(closing, evidence=closing.evidence + extra)
 

@@ -75,9 +75,8 @@ def main() -> int:
                 ids = torch.arange(rows * length).reshape(rows, length) % 2000
                 cost, a, b = ratio(model, ids)
                 worst = max(worst, cost)
-                print(
-                    f"{name:10s} {str(dtype):15s} {rows}x{length}: {cost:.3f} ({a:.4f} s, {b:.4f} s)"
-                )
+                shape = f"{rows}x{length}"
+                print(f"{name} {dtype} {shape}: {cost:.3f} ({a:.4f} s, {b:.4f} s)")
     print(f"worst {worst:.3f}, limit {LIMIT}")
     return int(worst > LIMIT)
 
