@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from detdiag.trace.recorder import Trace, record
 from detdiag.trace.replay import replay
 from detdiag.trace.result import Effect, Proof, Source, Status
 from detdiag.trace.rows import ROW_OPS
-from detdiag.trace.sources import candidates, locate
+from detdiag.trace.sources import candidates, has_experts, locate
 from detdiag.trace.tables import operator_table
 from detdiag.trace.wording import batch_statement
 
@@ -262,6 +263,7 @@ def _step(
                 op=op,
                 module=module,
                 kind=kind,
+                experts=has_experts(run.model, module),
                 fix=attempt.method,
                 calls=own,
                 before=left,
@@ -379,7 +381,7 @@ def _own_effects(run: _Run, sources: list[Source], fixes: list[Fix]) -> list[Sou
         others = run.base
         for j, fix in enumerate(fixes):
             others = others | fix if j != i else others
-        logits, _ = run.timed(lambda f=others: run_with(run.model, run.batched, f, Counts()))
+        logits, _ = run.timed(partial(run_with, run.model, run.batched, others, Counts()))
         out.append(replace(source, alone=distance(run.reference, run.rows(logits))))
     return out
 
@@ -400,7 +402,7 @@ def _placebos(
             break
         counts = Counts()
         fix = run.base | Fix(ops=frozenset([op]))
-        logits, wall = run.timed(lambda f=fix, c=counts: run_with(run.model, run.batched, f, c))
+        logits, wall = run.timed(partial(run_with, run.model, run.batched, fix, counts))
         if counts.total == 0:
             continue
         done += 1

@@ -15,12 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-try:
-    from xxhash import xxh3_64_intdigest as _digest_buffer
-except ImportError:  # BLAKE2 is slower and as good
 
-    def _digest_buffer(data: Any) -> int:
-        return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+def _blake(data: Any) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def _fastest() -> Callable[[Any], int]:
+    """xxHash where it is installed; BLAKE2 is slower and as good."""
+    try:
+        from xxhash import xxh3_64_intdigest
+    except ImportError:
+        return _blake
+    return xxh3_64_intdigest
+
+
+_digest_buffer = _fastest()
 
 
 _MASK = (1 << 64) - 1

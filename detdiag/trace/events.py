@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from detdiag.trace.result import Proof, Source
 if TYPE_CHECKING:
     from detdiag.evidence.record import Event
 
+_SCALE = re.compile(r"max|min|abs|norm|quant|scale")
 _SHAPE = ("batch_size", "row", "neighbours", "padding_side", "padded_length")
 
 
@@ -115,9 +117,10 @@ def classify(proof: Proof, source: Source) -> tuple[Layer, str, tuple[str, ...]]
         "routing": "batch.neighbour-content",
         "state": "batch.state-carried",
     }
-    path = f"{source.module}.".lower()
-    if source.kind == "routing" and any(w in path for w in ("router", "gate.", "expert", "moe")):
+    if source.kind == "routing" and source.experts:
         return "moe", "moe.capacity-drop", _SHAPE
+    if source.kind == "shared_value" and not _SCALE.search(source.op):
+        return "batch", "batch.neighbour-content", _SHAPE
     return "batch", rules.get(source.kind, "batch.size-sensitive"), _SHAPE
 
 

@@ -109,7 +109,7 @@ def _modules_by_row(
                 if kept[path] is None:
                     vars(module).pop("forward", None)
                 else:
-                    module.forward = kept[path]  # type: ignore[assignment]
+                    module.forward = kept[path]
 
 
 def _rowed(
@@ -189,7 +189,7 @@ def output_cuts(op: Op, twin: Op, batch: Trace, alone: Trace, row: int) -> list[
 
 
 def step_of(frame: Frame, trace: Trace) -> int:
-    """Model step of a module call (the root runs once a step, and so does most of what it holds)."""
+    """Model step of a module call (most modules run once a step, as the root does)."""
     return frame.call if len(trace.layouts) > 1 else 0
 
 

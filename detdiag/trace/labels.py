@@ -224,7 +224,7 @@ def _streams(a: Trace, b: Trace) -> tuple[str, ...]:
     mine: dict[tuple[str, int], list[str]] = {}
     for trace, store in ((a, {}), (b, mine)):
         for op in trace.ops:
-            store.setdefault(tuple(op.frame), []).append(op.name)
+            store.setdefault((op.frame.path, op.frame.call), []).append(op.name)
         if trace is a:
             other = store
     paths = [p for p, _ in sorted(set(mine) | set(other)) if mine.get((p, _)) != other.get((p, _))]

@@ -280,7 +280,7 @@ class Recorder(TorchDispatchMode):
         return self._cuts[memo]
 
     def _digest(self, t: Tensor, cut: Cut, version: int | None) -> tuple[int, Shape]:
-        """Digest of the cut tensor; ``version`` None means that nothing vouches for a cached one."""
+        """Digest of the cut tensor; with ``version`` None nothing vouches for a cached one."""
         counter = t._version if not t.is_inference() else 0
         if cut is not WHOLE:
             t = cut.apply(t)
@@ -367,7 +367,7 @@ class Recorder(TorchDispatchMode):
 
 
 def renames(tensors: list[Any], results: list[Tensor]) -> bool:
-    """Whether the results are other names for the inputs' memory (views, ``to`` of its own type)."""
+    """Whether the results are other names for the inputs' memory (views and the like)."""
     if not results or not tensors:
         return False
     inputs = {_address(t) for _, _, t in tensors}

@@ -34,7 +34,8 @@ def replay(
         if running.site not in wanted:
             return
         layout = layouts[min(running.site[1].call, len(layouts) - 1)]
-        results.append(_replayed(running, layout, row, constants))
+        with contextlib.suppress(RuntimeError, IndexError):
+            results.append(_replayed(running, layout, row, constants))
 
     with tapped(model, frozenset(s[0] for s in sites), touch):
         call.run(model)

@@ -22,7 +22,7 @@ from detdiag.trace.heat import Heat
 from detdiag.trace.labels import Comparison, Labelled, born_module, compare
 from detdiag.trace.modules import Frame, tracked
 from detdiag.trace.recorder import Op, Trace, record
-from detdiag.trace.result import Effect, Proof, Source, SourceKind
+from detdiag.trace.result import Effect, Proof, Source, SourceKind, Status
 from detdiag.trace.schema import tensors_in
 from detdiag.trace.state import Name, Snapshot, changed, restore, snapshot
 from detdiag.trace.tables import operator_table
@@ -32,6 +32,9 @@ CHECKS = 4
 """Runs under an intervention; all must agree with the first."""
 
 MAX_SOURCES = 8
+FREEZE = "freeze the result"
+Family = tuple[str, str, int]
+"""(operator, module path without block numbers, occurrence): one call in every block."""
 
 
 @dataclass
@@ -128,21 +131,20 @@ def _prove(
             wall_s=time.monotonic() - start,
         )
     comparison = compare(*traces)
-    sources, frozen, left = _search(run, traces, comparison, moved, whole)
+    sources, frozen, left = _search(run, comparison, moved, whole)
     first = None
     if sources:
         first = {"token": whole.first_token, "module": sources[0].module, "op": sources[0].op}
         _placebos(run, traces, comparison, {s.op for s in sources}, placebos)
     neutral = _neutral(run, frozen) if left.bit_equal and sources else None
     loud = any(p.remaining.bit_equal for p in run.placebos)
-    status = (
-        "proven" if left.bit_equal and len(run.placebos) >= placebos and not loud else "partial"
-    )
+    whole_story = left.bit_equal and len(run.placebos) >= placebos and not loud
+    status: Status = "proven" if whole_story else "partial"
     if not sources:
         status = "unproven"
     return Proof(
         mode="rerun",
-        status=status if neutral is not False else "not_neutral",  # type: ignore[arg-type]
+        status=status if neutral is not False else "not_neutral",
         statement=rerun_statement(differing, done, sources, run.placebos),
         neutral=neutral,
         first_divergence=first,
@@ -154,7 +156,7 @@ def _prove(
         heatmap=heat.table(first, tokens),
         coverage=traces[1].coverage.to_dict(),
         labels={
-            label: comparison.count(label)  # type: ignore[arg-type]
+            label: comparison.count(label)
             for label in ("equal", "born", "inherited", "absorbed", "unalignable", "unmatched")
         },
         margins=margin_bridge(
@@ -232,16 +234,13 @@ def _differing_traces(
 
 
 def _search(
-    run: _Run,
-    traces: tuple[Trace, Trace],
-    comparison: Comparison,
-    moved: tuple[Name, ...],
-    whole: Distance,
+    run: _Run, comparison: Comparison, moved: tuple[Name, ...], whole: Distance
 ) -> tuple[list[Source], Frozen, Distance]:
     sources: list[Source] = []
+    families: set[Family] = set()
     total, left = Frozen(), whole
     while not left.bit_equal and len(sources) < MAX_SOURCES:
-        step = _step(run, traces, comparison, total, left, moved)
+        step = _step(run, comparison, total, left, moved, families)
         if step is None:
             break
         source, total = step
@@ -252,23 +251,23 @@ def _search(
         new = _differing_traces(run, total, 3)
         if new is None:
             break
-        traces, comparison = new, compare(*new)
+        comparison = compare(*new)
     return sources, total, left
 
 
 def _step(
     run: _Run,
-    traces: tuple[Trace, Trace],
     comparison: Comparison,
     total: Frozen,
     left: Distance,
     moved: tuple[Name, ...],
+    families: set[Family],
 ) -> tuple[Source, Frozen] | None:
     """Freeze the first operator that does not repeat, then wider, until something helps."""
     item = comparison.root or comparison.first
     if item is None and born_module(comparison) is None:
         return None
-    for method, target, module, op, kind, make in _attempts(run, traces[0], comparison, moved):
+    for method, target, module, op, kind, make in _attempts(run, comparison, moved, families):
         if not run.has_time(CHECKS + 1, method):
             return None
         start = time.monotonic()
@@ -278,7 +277,10 @@ def _step(
         calls = len(new.sites) + len(new.modules) - len(total.sites) - len(total.modules)
         note = f"{k} of {CHECKS} runs differ"
         run.interventions.append(Effect(method, target, after, True, calls, wall, note))
-        if after.bit_equal or _moved_on(run, new, comparison):
+        inside = module if method == FREEZE else None
+        if after.bit_equal or _moved_on(run, new, comparison, inside):
+            if item is not None:
+                families.add(_family(item.op))
             source = Source(op, module, kind, method, calls, left, after, note=note)
             return source, new
     return None
@@ -288,7 +290,7 @@ Attempted = tuple[str, str, str, str, SourceKind, Callable[[], Frozen]]
 
 
 def _attempts(
-    run: _Run, trace: Trace, comparison: Comparison, moved: tuple[Name, ...]
+    run: _Run, comparison: Comparison, moved: tuple[Name, ...], families: set[Family]
 ) -> Iterator[Attempted]:
     item = comparison.root or comparison.first
     hidden = born_module(comparison)
@@ -304,11 +306,12 @@ def _attempts(
         yield "state put back before each run", names, owner, op, "state", lambda: made
     if item is not None and op != "outside the dispatcher":
         kind: SourceKind = "stochastic" if item.op.drew else "not_repeatable"
-        sites = _group(comparison, item)
-        yield "freeze the result", op, module, op, kind, lambda: _keep(run, sites)
+        sites = _group(comparison, item, _family(item.op) in families)
+        yield FREEZE, op, module, op, kind, lambda: _keep(run, sites)
     if module:
         kind = "stochastic" if item is not None and item.op.drew else "not_repeatable"
-        paths = _like(run.model, module)
+        again = item is not None and _family(item.op) in families
+        paths = _like(run.model, module) if again else frozenset([module])
         yield "freeze the module's output", module, module, op, kind, lambda: _keep_out(run, paths)
 
 
@@ -319,17 +322,18 @@ def _owner(item: Labelled | None, moved: tuple[Name, ...], module: str) -> str:
     return owners[0]
 
 
-def _group(comparison: Comparison, item: Labelled) -> frozenset[Site]:
-    """The call and its counterparts in other blocks (those that draw, where this one draws)."""
+def _group(comparison: Comparison, item: Labelled, wide: bool) -> frozenset[Site]:
+    """The call alone, or with its counterparts in other blocks: all that draw random numbers
+    where this one does, all of them where a counterpart was a source before (``wide``)."""
     key = _family(item.op)
     return frozenset(
         site_of(o.op)
         for o in comparison.ops
-        if _family(o.op) == key and (o.op.drew or not item.op.drew)
+        if o is item or (_family(o.op) == key and (wide or (item.op.drew and o.op.drew)))
     )
 
 
-def _family(op: Op) -> tuple[str, str, int]:
+def _family(op: Op) -> Family:
     return op.name, re.sub(r"\.\d+", ".*", op.frame.path), op.occurrence
 
 
@@ -398,8 +402,9 @@ def _check(run: _Run, frozen: Frozen) -> tuple[Distance, int]:
     return worst, differing
 
 
-def _moved_on(run: _Run, frozen: Frozen, comparison: Comparison) -> bool:
-    """Whether the first difference now comes later in the forward."""
+def _moved_on(run: _Run, frozen: Frozen, comparison: Comparison, inside: str | None) -> bool:
+    """Whether the first difference now comes later in the forward, and not in ``inside``: a
+    module with several sources is better frozen as one."""
     traces = _differing_traces(run, frozen, 2)
     if traces is None:
         return False
@@ -407,6 +412,8 @@ def _moved_on(run: _Run, frozen: Frozen, comparison: Comparison) -> bool:
     before = comparison.root or comparison.first
     after = now.root or now.first
     if before is None or after is None:
+        return False
+    if inside is not None and after.op.frame.path == inside:
         return False
     return after.op.index > before.op.index and site_of(after.op) != site_of(before.op)
 
@@ -438,9 +445,7 @@ def _placebos(
         wall = time.monotonic() - start
         note = f"{k} of {CHECKS} runs differ"
         changed_something = after.bit_equal
-        run.placebos.append(
-            Effect("freeze the result", name, after, changed_something, len(sites), wall, note)
-        )
+        run.placebos.append(Effect(FREEZE, name, after, changed_something, len(sites), wall, note))
 
 
 def _neutral(run: _Run, frozen: Frozen) -> bool:

@@ -66,6 +66,8 @@ class Source:
     after: Distance
     alone: Distance | None = None
     born: int = 1
+    experts: bool = False
+    """Whether the module routes tokens to experts."""
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,6 +78,7 @@ class Source:
             "fix": self.fix,
             "calls": self.calls,
             "born": self.born,
+            "experts": self.experts,
             "own_effect": (self.alone or self.before).to_dict(),
             "before": self.before.to_dict(),
             "remaining": self.after.to_dict(),

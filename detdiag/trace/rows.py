@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from detdiag.trace.align import Pick, pick_of
 from detdiag.trace.calls import ForwardCall, Layout, eager_inference
 from detdiag.trace.modules import Frame, ModuleStack, tracked
-from detdiag.trace.schema import op_info
+from detdiag.trace.schema import op_info, tensors_in
 
 ROW_OPS: Final = frozenset(
-    "aten.linear aten.matmul aten.mm aten.addmm aten.bmm aten.baddbmm aten.einsum aten.mv aten.addmv "
+    "aten.linear aten.matmul aten.mm aten.addmm aten.bmm aten.baddbmm aten.mv aten.addmv "
     "aten.scaled_dot_product_attention aten.softmax aten._softmax aten.log_softmax aten.mean "
     "aten.sum aten.var aten.rms_norm aten.layer_norm aten.native_layer_norm aten.group_norm "
     "aten.linalg_vector_norm aten.norm aten.logsumexp aten.conv1d aten.convolution "
@@ -74,6 +74,7 @@ class RowWise(TorchDispatchMode):
         self.stack = stack
         self.stats = stats
         self.constants = constants
+        self._fits: dict[tuple[Any, ...], tuple[tuple[int, ...], ...]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -112,7 +113,17 @@ class RowWise(TorchDispatchMode):
         for row in range(layout.n):
             cut = {k: _cut(v, splits[k], layout, row) if k in splits else v for k, v in values}
             parts.append(_call(func, names, cut, layout, alone and layout.padded(row)))
-        return _join(parts, _output_split(name, lead, splits), layout, tensor)
+        out = _join(parts, _output_split(name, lead, splits), layout, tensor)
+        shapes = self._whole_shapes(func, args, kwargs)
+        return out if tuple(tuple(t.shape) for t in tensors_in(out)) == shapes else None
+
+    def _whole_shapes(self, func: Any, args: Any, kwargs: Any) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the results at the batch's shape, from one real call for each signature."""
+        key = (func, *(tuple(t.shape) for t in tensors_in((args, kwargs))), repr(_plain(args)))
+        if key not in self._fits:
+            whole = tensors_in(func(*args, **kwargs))
+            self._fits[key] = tuple(tuple(t.shape) for t in whole)
+        return self._fits[key]
 
     def _split(self, op: str, name: str, t: Tensor, layout: Layout) -> _Split:
         if t.dim() == 0 or t.untyped_storage().data_ptr() in self.constants:
@@ -127,6 +138,10 @@ class RowWise(TorchDispatchMode):
         if size == 1 and t.dim() > 2:
             return _Split("one", _token_axes(op, name, tuple(t.shape), layout))
         return _Split("shared")
+
+
+def _plain(args: tuple[Any, ...]) -> list[Any]:
+    return [a for a in args if isinstance(a, (int, float, str, type(None)))]
 
 
 def _token_axes(
@@ -391,6 +406,7 @@ def _unpadded(n: int, length: int, kwargs: dict[str, Any]) -> Layout:
     cache = kwargs.get("past_key_values")
     if cache is None:
         cache = kwargs.get("cache")
-    past = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
+    length_of = getattr(cache, "get_seq_length", None)
+    past = int(length_of()) if length_of is not None else 0
     kv = past + length
     return Layout(n, length, kv, (tuple(range(length)),) * n, (tuple(range(kv)),) * n)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 _METADATA = frozenset(
     "aten.detach aten.detach_ aten.alias aten.lift_fresh aten.is_nonzero aten._local_scalar_dense "
-    "aten.sym_size aten.sym_numel aten.sym_stride aten.is_same_size aten.item aten.is_pinned".split()
+    "aten.sym_size aten.sym_numel aten.sym_stride aten.is_same_size aten.item".split()
 )
 _UNINITIALISED = ("aten.empty", "aten.new_empty", "aten.empty_like", "aten.empty_strided")
 

@@ -123,6 +123,18 @@ def locate(trace: Trace, comparison: Comparison, attempt: Attempt) -> tuple[str,
     return item.op.name, item.op.frame.path, attempt.kind
 
 
+def has_experts(model: nn.Module, path: str) -> bool:
+    """Whether the module at ``path``, or one around it inside its block, routes to experts."""
+    modules = dict(getattr(model, "_orig_mod", model).named_modules())
+    while path and not path.rsplit(".", 1)[-1].isdigit():
+        words = [path.rsplit(".", 1)[-1], type(modules.get(path)).__name__]
+        words += [n for n, _ in modules[path].named_children()] if path in modules else []
+        if any(w in word.lower() for word in words for w in ("expert", "router", "moe")):
+            return True
+        path = path.rpartition(".")[0]
+    return False
+
+
 def _first_unmatched(comparison: Comparison, path: str) -> Op | None:
     for item in comparison.ops:
         inside = item.op.frame.path == path or item.op.frame.path.startswith(f"{path}.")
