@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from detdiag.audit.flags import Flag, read_flags
@@ -78,6 +78,8 @@ class Launch:
     words: tuple[Word, ...] = ()
     line: int = 1
     end: int = 0
+    start_offset: int = -1
+    """Offset of the command's first word, where variables may be put in front; -1: not known."""
 
     @property
     def surface(self) -> str:
@@ -96,8 +98,15 @@ def image_engine(image: str) -> tuple[str | None, str | None]:
 
 def find_launch(words: Sequence[Word], env: Mapping[str, EnvVar] | None = None) -> Launch | None:
     """The server start in one command, or None. ``env`` holds variables exported before."""
+    found = _find(words, env or {})
+    if found is None or not words or words[0].end <= words[0].start:
+        return found
+    return replace(found, start_offset=words[0].start)
+
+
+def _find(words: Sequence[Word], env: Mapping[str, EnvVar]) -> Launch | None:
     own, rest = split_env(words)
-    variables = {**(env or {}), **own}
+    variables = {**env, **own}
     version: str | None = None
     found = _program(rest)
     if found is None and any(_name(word) in ("docker", "podman", "nerdctl") for word in rest[:4]):

@@ -190,7 +190,7 @@ def _vllm_chart(
 
 def _meta(root: Any, path: KeyPath) -> dict[str, Any]:
     """Replica counts on the way down to a container."""
-    meta: dict[str, Any] = {}
+    meta: dict[str, Any] = {"path": path}
     node = root
     for step in ("", *path):
         if step != "":

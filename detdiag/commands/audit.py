@@ -47,6 +47,9 @@ def audit(
         Path | None,
         typer.Option(metavar="OUT", help="Write the corrected file (a folder for several)."),
     ] = None,
+    harden: Annotated[
+        bool, typer.Option("--harden", help="With --fix: also set the switches against batch dependence (they cost speed).")
+    ] = False,
     fail_on: Annotated[
         str, typer.Option(help="Exit 1 at or above this severity: high, medium, low, info, never.")
     ] = "high",
@@ -83,7 +86,9 @@ def audit(
     if fix is not None:
         from detdiag.audit.fix import write_fixed
 
-        for line in write_fixed(total, fix, engine_version=engine_version, surface=surface):
+        for line in write_fixed(
+            total, fix, engine_version=engine_version, surface=surface, harden=harden
+        ):
             print(line, file=sys.stderr)
     _show(total, count, fail_on, len(reached), as_json=as_json, quiet=quiet)
     if files and not folders:
