@@ -28,7 +28,9 @@ from detdiag.probes.runs import Reference, Run, bench, forced_observation, refer
 from detdiag.targets.padding import Padded
 
 BASE_REPEATS = 11
-"""Undisturbed solo runs before anything else: ten A/A comparisons."""
+"""Undisturbed solo runs before anything else: ten A/A comparisons, where the budget allows."""
+BASE_SHARE = 0.2
+MIN_BASE = 4
 ARM_REPEATS = 2
 
 
@@ -88,6 +90,8 @@ class BatchProbe:
                 left.append(f"prompt {prompt.id}")
                 continue
             trials = Trials(reference(context, prompt))
+            if trials.ref.cut:
+                left.append(f"tokens after the first {len(trials.ref.continuation)}")
             yield from _base(context, trials, BASE_REPEATS if not index else 3)
             if not index:
                 yield from _history(context, trials, left)
@@ -124,9 +128,10 @@ def _base(context: ProbeContext, trials: Trials, times: int) -> Iterator[Event]:
     target, ref = context.target, trials.ref
     batch = target.pad(condition.rows)
     clock = bench(context).clock
-    run_padded(target, batch, ref.start, clock=clock)
+    until = time.monotonic() + BASE_SHARE * max(context.remaining_s(), 0.0)
     for repeat in range(times):
-        if repeat > 3 and context.remaining_s() < clock.forward_s(20, len(ref.row)):
+        each = clock.forward_s(1, len(ref.row))
+        if repeat >= MIN_BASE and time.monotonic() + each > until:
             break
         run = run_padded(target, batch, ref.start, clock=clock)[0]
         yield _record(context, trials, condition, 0, repeat, run)
@@ -139,7 +144,14 @@ def _base(context: ProbeContext, trials: Trials, times: int) -> Iterator[Event]:
         return
     if known is None:
         known = explain(
-            target, batch, ref.start, 0, k, len(runs) - 1, time_left=context.remaining_s
+            target,
+            batch,
+            ref.start,
+            0,
+            k,
+            len(runs) - 1,
+            tries=affordable_tries(context, ref),
+            time_left=context.remaining_s,
         )
         context.scratch["stabiliser"] = known
         context.scratch["unstable"] = (k, len(runs) - 1)
@@ -148,6 +160,12 @@ def _base(context: ProbeContext, trials: Trials, times: int) -> Iterator[Event]:
     pin_draws(fixed, batch)
     trials.stabiliser = fixed
     trials.runs[(BASE, 0)] = [fixed.run(batch, ref.start)[0] for _ in range(3)]
+
+
+def affordable_tries(context: ProbeContext, ref: Reference) -> int:
+    """Reruns per question while looking for a source: about forty are asked for in all."""
+    each = max(bench(context).clock.forward_s(1, len(ref.row)), 1e-6)
+    return max(3, min(8, int(0.5 * context.remaining_s() / each / 5)))
 
 
 def _record(
@@ -167,12 +185,19 @@ def _record(
 
 
 def _try(
-    context: ProbeContext, trials: Trials, condition: Condition, left: list[str]
+    context: ProbeContext,
+    trials: Trials,
+    condition: Condition,
+    left: list[str],
+    reserve_s: float = 0.0,
 ) -> Iterator[Event]:
-    """Run one condition ARM_REPEATS times, or note that the budget did not allow it."""
+    """Run one condition ARM_REPEATS times, or note that the budget did not allow it.
+
+    ``reserve_s`` is kept back for finding the module of a difference that was seen.
+    """
     clock = bench(context).clock
     cost = clock.forward_s(1, condition.tokens, ARM_REPEATS)
-    if context.remaining_s() < cost * 1.2:
+    if context.remaining_s() < cost * 1.2 + reserve_s:
         left.append(condition.name)
         return
     target, ref = context.target, trials.ref
@@ -193,8 +218,11 @@ def _try(
 def _sweep(
     context: ProbeContext, trials: Trials, sizes: list[int], left: list[str]
 ) -> Iterator[Event]:
+    reserve_s = (
+        4 * bench(context).clock.forward_s(1 + sizes[0], len(trials.ref.row)) if sizes else 0
+    )
     for condition in size_conditions(trials.ref, sizes):
-        yield from _try(context, trials, condition, left)
+        yield from _try(context, trials, condition, left, reserve_s)
 
 
 def _details(
@@ -203,8 +231,9 @@ def _details(
     """Neighbours and padding; padded trials go to ``held`` until it is known what they are."""
     others = _other_rows(context, trials.ref)
     vocab = int(trials.base.logits.shape[-1])
+    reserve_s = 4 * bench(context).clock.forward_s(1 + size, len(trials.ref.row))
     for condition in detail_conditions(trials.ref, size, others, vocab, context.plan.seed):
-        for event in _try(context, trials, condition, left):
+        for event in _try(context, trials, condition, left, reserve_s):
             if condition.padded_length > len(trials.ref.row) and isinstance(event, Observation):
                 held.append(event)
             else:
@@ -222,11 +251,11 @@ def _released(trials: Trials, held: list[Observation]) -> Iterator[Event]:
 def _mirrored(context: ProbeContext, trials: Trials, size: int, left: list[str]) -> Iterator[Event]:
     """The neighbour contrast from the neighbour's side, where the prompt's own side is clean."""
     assert trials.stabiliser is not None
-    if trials.stabiliser.pinned or batch_findings.changed_cases(trials, "neighbours"):
+    if batch_findings.changed_cases(trials, "neighbours"):
         return
     vocab = int(trials.base.logits.shape[-1])
     other, conditions = mirrored_conditions(trials.ref, size, vocab, context.plan.seed)
-    seen = Trials(other, stabiliser=trials.stabiliser)
+    seen = Trials(other, stabiliser=trials.stabiliser.pinned_for(context.target.pad([other.row])))
     for condition in conditions:
         yield from _try(context, seen, condition, left)
     yield from batch_findings.findings(context, seen, left, draw=not trials.rules)

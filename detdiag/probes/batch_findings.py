@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,13 @@ from detdiag.probes.interface import ProbeContext
 from detdiag.probes.margins import margin_logits
 from detdiag.probes.modules import Birth, Comparison, ModuleLog, compare_logs
 from detdiag.probes.places import is_gemm, moe_part
+from detdiag.probes.proof import (
+    batch_proof,
+    conclusive,
+    proof_findings,
+    proof_tables,
+    with_operator,
+)
 from detdiag.probes.repeatability import Source
 from detdiag.probes.runs import Reference, bench, run_padded
 from detdiag.targets.local import LocalTarget
@@ -79,10 +86,52 @@ def findings(
             and birth is not None
             and follows_tokens(context, trials, condition, birth, logs[0])
         )
-        yield _finding(context, trials, factor, cases, birth, compared, tokens_alone)
+        finding = _finding(context, trials, factor, cases, birth, compared, tokens_alone)
+        if factor == "batch_size" and draw and not _stabiliser(trials).sources:
+            drawn = yield from _proved(context, trials, condition, finding, left)
+        else:
+            yield finding
         if not drawn:
             drawn = True
             yield ("heatmap", heatmap(context.target, trials.ref, compared))
+
+
+def _proved(
+    context: ProbeContext,
+    trials: Trials,
+    condition: Condition,
+    finding: Finding,
+    left: list[str],
+) -> Generator[Event, None, bool]:
+    """The finding, sharpened by the operator proof; returns whether that drew the heatmap.
+
+    The proof's sources stand in for the module-level finding where interventions bear them out.
+    """
+    proof = batch_proof(context, trials.ref, condition, left)
+    if proof is None:
+        yield finding
+        return False
+    if conclusive(proof):
+        yield from (_with_counts(f, finding) for f in proof_findings(proof, trials.ref))
+    else:
+        yield with_operator(finding, proof)
+    yield from proof_tables(proof, trials.ref)
+    return proof.heatmap is not None
+
+
+def _with_counts(proved: Finding, measured: Finding) -> Finding:
+    """A source of the proof with the counts of the contrast that it explains, and the finer of
+    the two rules: only a longer row tells tokens per launch from batch size."""
+    same = measured.locus is not None and proved.locus is not None
+    same = same and measured.locus.module == proved.locus.module  # type: ignore[union-attr]
+    finer = same and (proved.rule, measured.rule) == ("batch.size-sensitive", "batch.token-count")
+    return replace(
+        proved,
+        rule=measured.rule if finer else proved.rule,
+        summary=f"{measured.summary}; {proved.summary}",
+        evidence=measured.evidence + proved.evidence,
+        subject=measured.subject,
+    )
 
 
 def _stabiliser(trials: Trials) -> Any:

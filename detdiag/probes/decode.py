@@ -41,7 +41,8 @@ class DecodeProbe:
             return
         left: list[str] = []
         for index, prompt in enumerate(context.target.prompts):
-            cost = 2 * bench(context).clock.s_per_step * context.plan.max_new_tokens
+            steps = 3 if prompt.id in bench(context).references else 4
+            cost = steps * bench(context).clock.s_per_step * context.plan.max_new_tokens
             if index and context.remaining_s() < cost:
                 left.append(f"prompt {prompt.id}")
                 continue
@@ -84,15 +85,16 @@ def _ties(context: ProbeContext) -> Iterator[Event]:
 
 def _sampler(context: ProbeContext, ref: Reference, kwargs: dict[str, Any]) -> Iterator[Event]:
     """Two greedy calls: is each token the arg-max of its own scores, and does anything draw?"""
-    plan, target = context.plan, context.target
+    target = context.target
     row = [ref.prompt_ids]
+    tokens = len(ref.continuation)
     before = rng.global_states()
     target.forward([ref.prompt_ids])
     drawn_by_forward = _moved(before)
     before = rng.global_states()
-    one = target.generate(row, max_new_tokens=plan.max_new_tokens, **kwargs)[0]
+    one = target.generate(row, max_new_tokens=tokens, **kwargs)[0]
     drawn = _moved(before) - drawn_by_forward
-    two = target.generate(row, max_new_tokens=plan.max_new_tokens, **kwargs)[0]
+    two = target.generate(row, max_new_tokens=tokens, **kwargs)[0]
     beams = getattr(target.effective_generation(**kwargs), "num_beams", 1) or 1
     if beams == 1:
         yield from _argmax(ref, one)

@@ -12,6 +12,7 @@ from detdiag.evidence.record import Event
 from detdiag.layers import Layer
 from detdiag.probes import batch_findings, operator_findings
 from detdiag.probes._compare import interval95
+from detdiag.probes.batch import affordable_tries
 from detdiag.probes.conditions import Condition, base_condition
 from detdiag.probes.interface import ProbeContext
 from detdiag.probes.repeatability import Source, Stabiliser, differing, explain
@@ -38,7 +39,7 @@ class OperatorProbe:
         earlier = bench(context).base.get(ref.query, [])
         k, n = yield from _reruns(context, ref, solo, earlier, left)
         counts = [(solo, k, n)]
-        found = yield from _explained(context, ref, solo, k, n)
+        found = yield from _explained(context, ref, solo, k, n, left)
         largest = max(context.plan.batch_sizes, default=1)
         if largest > 1 and not found.sources:
             batched = Condition(
@@ -47,7 +48,7 @@ class OperatorProbe:
             kb, nb = yield from _reruns(context, ref, batched, [], left, share=0.4)
             if nb:
                 counts.append((batched, kb, nb))
-                found = yield from _explained(context, ref, batched, kb, nb)
+                found = yield from _explained(context, ref, batched, kb, nb, left)
         if not any(k for _, k, _ in counts):
             yield _passed(counts)
         yield from toggle_events(context, ref, counts[0][1:], left)
@@ -97,7 +98,7 @@ def _reruns(
 
 
 def _explained(
-    context: ProbeContext, ref: Reference, condition: Condition, k: int, n: int
+    context: ProbeContext, ref: Reference, condition: Condition, k: int, n: int, left: list[str]
 ) -> Generator[Event, None, Stabiliser]:
     """Sources of differing reruns as findings; returns the :class:`Stabiliser`."""
     known: Stabiliser | None = context.scratch.get("stabiliser")
@@ -107,13 +108,20 @@ def _explained(
         if k:
             batch = context.target.pad(condition.rows)
             known = explain(
-                context.target, batch, ref.start, 0, k, n, time_left=context.remaining_s
+                context.target,
+                batch,
+                ref.start,
+                0,
+                k,
+                n,
+                tries=affordable_tries(context, ref),
+                time_left=context.remaining_s,
             )
             context.scratch["stabiliser"] = known
             yield from batch_findings.state_findings(known.sources, ref)
     if counted is not None and k:
         known.sources = [_recounted(s, counted, k, n) for s in known.sources]
-    yield from operator_findings.findings(context, ref, known, condition, k, n)
+    yield from operator_findings.findings(context, ref, known, condition, k, n, left)
     return known
 
 

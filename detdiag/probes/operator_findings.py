@@ -10,21 +10,42 @@ from detdiag.probes._compare import interval95
 from detdiag.probes.conditions import Condition
 from detdiag.probes.interface import ProbeContext
 from detdiag.probes.places import owner_of, training_modules
+from detdiag.probes.proof import (
+    conclusive,
+    proof_findings,
+    proof_tables,
+    rerun_proof,
+    with_operator,
+)
 from detdiag.probes.repeatability import Source, Stabiliser
 from detdiag.probes.runs import Reference
 
 
 def findings(
-    context: ProbeContext, ref: Reference, found: Stabiliser, condition: Condition, k: int, n: int
+    context: ProbeContext,
+    ref: Reference,
+    found: Stabiliser,
+    condition: Condition,
+    k: int,
+    n: int,
+    left: list[str],
 ) -> Iterator[Event]:
-    """One finding a source; one without a place when reruns differ and nothing was found."""
+    """One finding a source, with its operator where the proof finds one; the proof's own where
+    reruns differ and no module could be named."""
+    only_state = bool(found.sources) and all(s.kind == "state" for s in found.sources)
+    proof = rerun_proof(context, ref, condition, left) if k and not only_state else None
     for source in found.sources:
         if source.kind == "stochastic":
-            yield _stochastic(context, ref, source, condition)
+            yield with_operator(_stochastic(context, ref, source, condition), proof)
         elif source.kind == "race":
-            yield _race(ref, source, condition)
+            yield with_operator(_race(ref, source, condition), proof)
     if k and not found.sources:
-        yield _unlocated(ref, condition, k, n)
+        if proof is not None and conclusive(proof):
+            yield from proof_findings(proof, ref)
+        else:
+            yield _unlocated(ref, condition, k, n)
+    if proof is not None:
+        yield from proof_tables(proof, ref)
 
 
 def _counts(source: Source, condition: Condition, fixed: str) -> tuple[Evidence, ...]:

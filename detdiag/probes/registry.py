@@ -23,9 +23,9 @@ PROBES: Final[tuple[tuple[Layer, str, str], ...]] = (
 BUDGET_SHARES: Final[dict[Layer, float]] = {
     "config": 0.04,
     "input": 0.04,
-    "batch": 0.40,
-    "operator": 0.30,
-    "decode": 0.08,
+    "batch": 0.46,
+    "operator": 0.26,
+    "decode": 0.06,
     "moe": 0.10,
     "version": 0.04,
 }

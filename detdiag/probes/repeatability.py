@@ -74,6 +74,13 @@ class Stabiliser:
         with self.ready(batch, pin_rows or (row,)) as model:
             return recorded(self.target, batch, row, model)
 
+    def pinned_for(self, batch: Padded) -> Stabiliser:
+        """The same fixes for another row, pinned to what that row gives on its own."""
+        if not self.pinned:
+            return self
+        plain = replace(self, pinned={})
+        return replace(self, pinned=freeze.pins(plain.log(batch), tuple(self.pinned)))
+
     @contextlib.contextmanager
     def ready(self, batch: Padded, rows: Sequence[int]) -> Iterator[Any]:
         """The model to call, with seeds, fresh state and pins in place."""

@@ -36,6 +36,8 @@ class Reference:
     prompt: Prompt
     prompt_ids: tuple[int, ...]
     continuation: tuple[int, ...]
+    cut: bool = False
+    """Shorter than the plan asks for, for want of time."""
 
     @property
     def row(self) -> tuple[int, ...]:
@@ -97,23 +99,42 @@ def bench(context: ProbeContext) -> Bench:
     """The shared bench of this walk, made on first use."""
     found = context.scratch.get("bench")
     if found is None:
+        context.target.remember()
         found = context.scratch["bench"] = Bench(context.target)
     return found
 
 
+REFERENCE_SHARE = 0.12
+"""Share of a probe's remaining time that one reference generation may take."""
+MIN_TOKENS = 4
+
+
 def reference(context: ProbeContext, prompt: Prompt) -> Reference:
-    """The prompt's greedy continuation, generated once a walk (solo, the library's argmax)."""
+    """The prompt's greedy continuation, generated once a walk (solo, the library's argmax).
+
+    It is as long as ``plan.max_new_tokens``, or as the time left allows (MIN_TOKENS at least),
+    measured on two tokens first.
+    """
     shared = bench(context)
     if prompt.id not in shared.references:
         ids = context.target.encode(prompt)
-        start = time.monotonic()
-        made = context.target.generate([ids], max_new_tokens=context.plan.max_new_tokens, **GREEDY)[
-            0
-        ]
-        steps = max(len(made.token_ids), 1)
-        shared.clock.s_per_step = max(shared.clock.s_per_step, (time.monotonic() - start) / steps)
-        shared.references[prompt.id] = Reference(prompt, ids, made.token_ids or (ids[-1],))
+        wanted = context.plan.max_new_tokens
+        if shared.clock.s_per_step == 0.0:
+            _greedy(context, ids, min(2, wanted))
+        allowed = REFERENCE_SHARE * max(context.remaining_s(), 0.0)
+        affordable = int(allowed / max(shared.clock.s_per_step, 1e-6))
+        tokens = max(min(wanted, affordable), min(wanted, MIN_TOKENS))
+        made = _greedy(context, ids, tokens)
+        cut = len(made) == tokens < wanted
+        shared.references[prompt.id] = Reference(prompt, ids, made or (ids[-1],), cut)
     return shared.references[prompt.id]
+
+
+def _greedy(context: ProbeContext, ids: tuple[int, ...], tokens: int) -> tuple[int, ...]:
+    began = time.monotonic()
+    made = context.target.generate([ids], max_new_tokens=tokens, **GREEDY)[0].token_ids
+    bench(context).clock.s_per_step = (time.monotonic() - began) / max(len(made), 1)
+    return made
 
 
 GREEDY: dict[str, Any] = {"do_sample": False, "num_beams": 1}

@@ -64,6 +64,10 @@ class LocalTarget:
     _pristine: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        self.remember()
+
+    def remember(self) -> None:
+        """Take the model as it is now for what :meth:`fresh_model` gives copies of."""
         try:
             self._pristine = _copy_sharing_weights(self.model)
         except Exception:  # noqa: BLE001  (custom code may refuse to be copied)
@@ -197,7 +201,7 @@ class LocalTarget:
         return bool(getattr(self.effective_generation(**kwargs), "do_sample", False))
 
     def fresh_model(self) -> Any | None:
-        """A copy of the model as it was before its first call, sharing the weights.
+        """A copy of the model as it was at :meth:`remember`, sharing the weights.
 
         Buffers and plain attributes are copies, parameters are the target's own tensors. None
         when the model cannot be copied. State that lives outside the modules (globals, closures,
