@@ -33,8 +33,10 @@ ABSENT: Final = -1
 
 
 class Row(NamedTuple):
-    """One record before its block is closed. ``answer`` is what is compared; times are as logged,
-    and ``took_s`` stands in for a missing end."""
+    """One record before its block is closed. ``answer`` is what is compared; times are as logged.
+
+    ``took_s`` after a readable ``start`` stands in for a missing end; ``created`` (the reply's own
+    time) for a start that is missing or cannot be read."""
 
     request: int
     answer: Any
@@ -44,6 +46,7 @@ class Row(NamedTuple):
     start: Any
     end: Any
     took_s: float | None
+    created: Any
     cached: int
     system_fingerprint: Any
     replica: Any
@@ -78,7 +81,9 @@ class Columns:
     def close(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Turn the block's rows (in the order of :class:`Row`) into columns, a column at a time."""
         columns = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
-        (request, answer, reply_id, offset, line, start, end, took, cached, *names) = columns
+        (request, answer, reply_id, offset, line, start, end, took, created, cached, *names) = (
+            columns
+        )
         start_s = [_seconds(v) for v in start]
         values: dict[str, Iterable[Any]] = {
             "request": request,
@@ -86,7 +91,9 @@ class Columns:
             "reply_id": [value_key(v) for v in reply_id],
             "offset": offset,
             "line": line,
-            "start_s": start_s,
+            "start_s": [
+                s if s == s else _seconds(c) for s, c in zip(start_s, created, strict=True)
+            ],
             "end_s": [_end(e, t, s) for e, t, s in zip(end, took, start_s, strict=True)],
             "cached": cached,
         }

@@ -57,9 +57,6 @@ class Extractor:
             return
         factors = {**response_factors(entry.response), **entry.factors}
         replica = " ".join(entry.replica[k] for k in sorted(entry.replica))
-        start = entry.start_s
-        if start is None:
-            start = first(entry.response, "created", "created_at", "createTime")
         cached = factors.get("cached_tokens")
         self.rows.append(
             Row(
@@ -68,9 +65,10 @@ class Extractor:
                 reply_id=label(first(entry.response, "id", "responseId")),
                 offset=offset,
                 line=entry.line,
-                start=start,
+                start=entry.start_s,
                 end=entry.end_s,
                 took_s=None,
+                created=first(entry.response, "created", "created_at", "createTime"),
                 cached=cached if type(cached) is int and 0 <= cached < 2**62 else ABSENT,
                 system_fingerprint=factors.get("system_fingerprint"),
                 replica=replica or factors.get("replica"),

@@ -87,10 +87,7 @@ class Keyer:
             kept[name] = value if type(value) in _SIMPLE else _plain(value)
         for name in names.inert:
             self.seen[name] += 1
-        try:
-            return xxhash.xxh3_64_intdigest(orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)) or 1
-        except (TypeError, ValueError, RecursionError):
-            return self._slow(request)
+        return _key_of(kept)
 
     def _names(self, fields: tuple[str, ...]) -> Names:
         kinds = [_kind(name) for name in fields]
@@ -110,7 +107,16 @@ class Keyer:
             self.seen[name] = self.seen.get(name, 0) + 1
         if not any(normal_key(k) in PROMPT_FIELDS and v for k, v in request.items()):
             return 0
-        return int(request_digest(request)[7:23], 16) or 1
+        return _key_of(canonical_request(request))
+
+
+def _key_of(canonical: Mapping[str, Any]) -> int:
+    """The key of a canonical request; where the fast writer refuses it (integers beyond 64 bits,
+    lone surrogates) the key comes from the printable digest."""
+    try:
+        return xxhash.xxh3_64_intdigest(orjson.dumps(canonical, option=orjson.OPT_SORT_KEYS)) or 1
+    except (TypeError, ValueError, RecursionError):
+        return int(request_digest(canonical)[7:23], 16) or 1
 
 
 _SIMPLE: Final = frozenset({int, str, bool, type(None)})

@@ -71,7 +71,8 @@ def open_log(path: Path) -> IO[bytes]:
     if kind == "zstd":
         import zstandard
 
-        return zstandard.open(path, "rb")
+        raw = zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), read_across_frames=True)
+        return cast("IO[bytes]", io.BufferedReader(raw, READ_BYTES))
     return open(path, "rb")
 
 
@@ -82,30 +83,37 @@ def unreadable(path: Path, error: Exception) -> DetdiagError:
 
 def stream_errors() -> tuple[type[Exception], ...]:
     """What a truncated or damaged stream raises."""
-    try:
-        import zstandard
-    except ImportError:
-        return (OSError, EOFError, zlib.error)
+    import zstandard
+
     return (OSError, EOFError, zlib.error, zstandard.ZstdError)
 
 
 def line_adapter(path: Path) -> Adapter | None:
     """The adapter of a file that holds one record a line; None for a file read as a whole."""
-    try:
-        with open_log(path) as file:
-            head = file.read(HEAD_BYTES)
-    except stream_errors() as error:
-        raise unreadable(path, error) from error
+    head = _head(path)
     lines = [line for line in head.split(b"\n") if line.strip()]
     if len(lines) < 2:
         return None
-    cut = len(head) == HEAD_BYTES and not head.endswith(b"\n")
+    cut = len(head) >= HEAD_BYTES and not head.endswith(b"\n")
     rows = [_decoded(line) for line in (lines[:-1] if cut else lines)[:SAMPLE_LINES]]
     objects = [(number, row) for number, row in enumerate(rows, 1) if isinstance(row, dict)]
     if 2 * len(objects) < len(rows) or not objects:
         return None
     adapter = adapter_for(Document(path, rows=tuple(objects)))
     return None if adapter is None or adapter.name in WHOLE_FILE else adapter
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of a log; of a damaged one as much as can be read."""
+    head = bytearray()
+    try:
+        with open_log(path) as file:
+            while len(head) < HEAD_BYTES and (piece := file.read(READ_BYTES)):
+                head += piece
+    except stream_errors() as error:
+        if not head:
+            raise unreadable(path, error) from error
+    return bytes(head)
 
 
 def _decoded(line: bytes) -> Any:
@@ -132,20 +140,26 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[Block]:
 
 
 def _decompressed(path: Path, size: int) -> Iterator[Block]:
+    """Blocks of a compressed log. Small reads: what a damaged stream gives before it breaks off
+    comes first, then the error."""
     offset = 0
-    rest = b""
-    try:
-        with open_log(path) as file:
-            while chunk := file.read(size):
-                data = rest + chunk
-                cut = data.rfind(b"\n") + 1
-                if cut:
-                    yield Block(path, offset, cut, data[:cut])
-                    offset += cut
-                rest = data[cut:]
-    except stream_errors() as error:
-        if rest:
-            yield Block(path, offset, len(rest), rest)
-        raise unreadable(path, error) from error
-    if rest:
-        yield Block(path, offset, len(rest), rest)
+    data = bytearray()
+    damage: Exception | None = None
+    with open_log(path) as file:
+        while damage is None:
+            try:
+                piece = file.read(READ_BYTES)
+            except stream_errors() as error:
+                damage, piece = error, b""
+            if not piece:
+                break
+            data += piece
+            cut = data.rfind(b"\n") + 1 if len(data) >= size else 0
+            if cut:
+                yield Block(path, offset, cut, bytes(data[:cut]))
+                del data[:cut]
+                offset += cut
+    if data:
+        yield Block(path, offset, len(data), bytes(data))
+    if damage is not None:
+        raise unreadable(path, damage) from damage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from detdiag.incidents.columns import value_key
 from detdiag.incidents.extract import answer, entry_outputs, row_entries
 from detdiag.incidents.mine import LogFile
 from detdiag.incidents.signature import Keyer
-from detdiag.incidents.stream import compression, open_log
+from detdiag.incidents.stream import compression, open_log, stream_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def _from_stream(path: Path, adapter: Adapter, ones: Sequence[Wanted]) -> dict[W
     for one in ones:
         waiting.setdefault(one.line, []).append(one)
     found: dict[Wanted, Shown] = {}
-    with open_log(path) as file:
+    with open_log(path) as file, suppress(*stream_errors()):
         for number, line in enumerate(file, start=1):
             for one in waiting.pop(number, ()):
                 shown = _from_line(path, adapter, line, one)

@@ -55,7 +55,8 @@ def _zstd(raw: bytes) -> bytes:
     import zstandard
 
     try:
-        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(raw)) as reader:
+        reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+        with reader:
             return reader.read()
     except zstandard.ZstdError as error:
         raise OSError(str(error)) from error
