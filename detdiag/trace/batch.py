@@ -25,7 +25,7 @@ from detdiag.trace.fixes import (
     site_of,
 )
 from detdiag.trace.heat import Heat
-from detdiag.trace.labels import Comparison, Labelled, compare
+from detdiag.trace.labels import LABELS, Comparison, Labelled, compare
 from detdiag.trace.recorder import Trace, record
 from detdiag.trace.replay import replay
 from detdiag.trace.result import Effect, Proof, Source, Status
@@ -490,8 +490,7 @@ def _status(whole: Distance, last: Distance, placebos: list[Effect], wanted: int
 
 
 def _counts(comparison: Comparison) -> dict[str, int]:
-    labels = ("equal", "born", "inherited", "absorbed", "unalignable", "unmatched")
-    return {label: comparison.count(label) for label in labels}  # type: ignore[arg-type]
+    return {label: comparison.count(label) for label in LABELS}
 
 
 def _notes(run: _Run, trace: Trace, comparison: Comparison) -> tuple[str, ...]:

@@ -121,7 +121,17 @@ def classify(proof: Proof, source: Source) -> tuple[Layer, str, tuple[str, ...]]
         return "moe", "moe.capacity-drop", _SHAPE
     if source.kind == "shared_value" and not _SCALE.search(source.op):
         return "batch", "batch.neighbour-content", _SHAPE
+    if source.kind == "numerics" and _content_matters(proof):
+        scale = "quant" in source.op
+        return "batch", "batch.shared-scale" if scale else "batch.neighbour-content", _SHAPE
     return "batch", rules.get(source.kind, "batch.size-sensitive"), _SHAPE
+
+
+def _content_matters(proof: Proof) -> bool:
+    """Whether a batch of copies gave other bits than the batch with its neighbours."""
+    return any(
+        e.method == "constant shape" and not e.remaining.bit_equal for e in proof.interventions
+    )
 
 
 def _remedy(source: Source) -> Remedy | None:

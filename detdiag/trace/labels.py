@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from detdiag.trace.match import ancestors, pair_ops
 from detdiag.trace.recorder import Anchor, Op, Sig, Trace
 
-Label = Literal["equal", "born", "inherited", "absorbed", "unalignable", "unmatched"]
-Reason = Literal["", "operand", "external", "region", "arguments"]
+Label = Literal["equal", "born", "inherited", "absorbed", "unalignable", "unmatched", "bookkeeping"]
+LABELS: Final[tuple[Label, ...]] = get_args(Label)
+Reason = Literal["", "operand", "external", "region", "arguments", "zone"]
 Same = bool | None
 
 
@@ -19,7 +20,8 @@ class Labelled:
 
     ``reason`` refines ``born``: ``operand`` reads another part of an equal tensor, ``external``
     reads a tensor that no operator of this forward wrote, ``region`` has inputs that could not be
-    aligned although all before them agreed, ``arguments`` has other scalars.
+    aligned although all before them agreed, ``arguments`` has other scalars, ``zone`` reads what
+    comes out of a module (``source``) that reorders tokens inside.
     """
 
     op: Op
@@ -54,6 +56,14 @@ def same(a: Sig, b: Sig) -> Same:
     return a.digest == b.digest and a.dtype == b.dtype
 
 
+_REORDERS = frozenset(
+    f"aten.{name}"
+    for name in "sort argsort nonzero nonzero_numpy unique unique2 _unique2 histc bincount "
+    "searchsorted where masked_select".split()
+)
+"""Integer operators whose result depends on the whole batch on purpose."""
+
+
 class _Walk:
     """One pass over the second trace in order."""
 
@@ -62,6 +72,9 @@ class _Walk:
         self.pairs = pair_ops(a, b)
         self.path = ancestors(b)
         self.out: list[Labelled] = []
+        self.floats = ancestors(b, floating=True)
+        self.zones: dict[int, str] = {}
+        """Operators inside a reordering (tokens grouped by expert) by the module it began in."""
         self.taint: dict[int, bool] = {}
         """Per operator whose output could not be compared: did anything before it differ?"""
 
@@ -72,12 +85,26 @@ class _Walk:
         out = self._outputs(op, other)
         on_path = op.index in self.path
         inherited = "differs" in states
+        kind: Label
         if self._inside(op):
             self.taint[op.index] = inherited or "tainted" in states
             return Labelled(op, other, "unalignable", on_path=on_path)
+        zone = self._zone(op)
+        if out is not True and zone is not None and not inherited and "tainted" not in states:
+            path = op.frame.path
+            if zone and not (path == zone or path.startswith(f"{zone}.")):
+                return Labelled(op, other, "born", "zone", zone, on_path)
+            self.zones[op.index] = zone
+            self.taint[op.index] = False
+            kind = "unalignable" if op.floating else "bookkeeping"
+            return Labelled(op, other, kind, on_path=on_path)
+        if out is not True and not inherited and self._counts(op):
+            self.zones[op.index] = op.frame.path
+            self.taint[op.index] = False
+            return Labelled(op, other, "bookkeeping", on_path=on_path)
         if other is None or out is None:
             self.taint[op.index] = inherited or "tainted" in states
-            kind: Label = "unmatched" if other is None else "unalignable"
+            kind = "unmatched" if other is None else "unalignable"
             return Labelled(op, other, kind, on_path=on_path)
         if out:
             kind = "absorbed" if inherited or reason or "tainted" in states else "equal"
@@ -89,6 +116,20 @@ class _Walk:
         if not reason and op.scalars != other.scalars and not op.floating:
             reason = "arguments"
         return Labelled(op, other, "born", reason, source, on_path)
+
+    def _zone(self, op: Op) -> str | None:
+        """The module whose reordering this operator reads from, if any."""
+        found = (self.zones[s.producer] for s in op.inputs if s.producer in self.zones)
+        return next(found, None)
+
+    def _counts(self, op: Op) -> bool:
+        """Whether the operator reduces or reorders the batch on purpose (counts, sorts, sizes)."""
+        if op.index in self.floats and op.floating:
+            return False
+        if op.name in _REORDERS and not op.floating:
+            return True
+        into = any(s.batched for s in op.inputs)
+        return into and not any(s.batched for s in op.outputs)
 
     def _inside(self, op: Op) -> bool:
         path = op.frame.path
@@ -109,6 +150,8 @@ class _Walk:
                 states.add(self._unknown(sig, upstream, twin))
             elif upstream == "external":
                 reason, source = "external", sig.source
+            elif upstream == "bookkeeping" or sig.producer in self.zones:
+                states.add("form")
             elif upstream in ("equal", "absorbed"):
                 reason = reason or "operand"
             elif upstream in ("unmatched", "unalignable"):
@@ -118,7 +161,7 @@ class _Walk:
         return states, reason, source
 
     def _unknown(self, sig: Sig, upstream: str, twin: Sig | None) -> str:
-        if other_form(sig):
+        if other_form(sig) or upstream == "bookkeeping" or sig.producer in self.zones:
             return "form"
         if upstream in ("born", "inherited"):
             return "tainted"
@@ -149,7 +192,7 @@ def compare(a: Trace, b: Trace, *, opaque: frozenset[str] = frozenset()) -> Comp
     walk = _Walk(a, b, opaque)
     for op in b.ops:
         walk.out.append(walk.label(op))
-    first, root = _first(walk.out)
+    first, root = _first(walk.out, walk.floats)
     return Comparison(
         ops=tuple(walk.out),
         first=first,
@@ -159,13 +202,13 @@ def compare(a: Trace, b: Trace, *, opaque: frozenset[str] = frozenset()) -> Comp
     )
 
 
-def _first(ops: list[Labelled]) -> tuple[Labelled | None, Labelled | None]:
+def _first(ops: list[Labelled], floats: set[int]) -> tuple[Labelled | None, Labelled | None]:
     """First operator with a floating result that differs on the way to the logits; if it got
     the difference from integers, the integer operator where that began comes second."""
     for item in ops:
         if not item.on_path or not item.op.floating:
             continue
-        if item.label == "born":
+        if item.label == "born" and item.op.index in floats:
             return item, None
         if item.label == "inherited":
             root = _root(ops, item)

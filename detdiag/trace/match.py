@@ -8,6 +8,11 @@ from difflib import SequenceMatcher
 from detdiag.trace.modules import Frame
 from detdiag.trace.recorder import Op, Trace
 
+_FLOATING = frozenset(
+    f"torch.{name}"
+    for name in "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 qint8 quint8".split()
+)
+
 
 def pair_ops(a: Trace, b: Trace) -> dict[int, int]:
     """Map operator indices of ``b`` to those of ``a``; what has no counterpart is left out.
@@ -46,8 +51,9 @@ def _word(op: Op) -> tuple[str, tuple[str, ...]]:
     return op.name, tuple(s.dtype for s in op.outputs)
 
 
-def ancestors(trace: Trace) -> set[int]:
-    """Operators whose results flow into the logits through tensors.
+def ancestors(trace: Trace, *, floating: bool = False) -> set[int]:
+    """Operators whose results flow into the logits through tensors (``floating``: through
+    floating-point tensors only, so that counts and offsets drop out).
 
     Values read by Python (a mask sum that decides a branch, sizes) are not part of it, so
     whole-batch bookkeeping drops out here.
@@ -59,5 +65,9 @@ def ancestors(trace: Trace) -> set[int]:
         if index in seen:
             continue
         seen.add(index)
-        todo += [s.producer for s in trace.ops[index].inputs if s.producer >= 0]
+        todo += [
+            s.producer
+            for s in trace.ops[index].inputs
+            if s.producer >= 0 and (not floating or s.dtype in _FLOATING)
+        ]
     return seen

@@ -19,7 +19,7 @@ from detdiag.trace.effects import SAME, Distance, distance, margin_bridge
 from detdiag.trace.fixes import site_of
 from detdiag.trace.graft import Site, Store, captured, grafted
 from detdiag.trace.heat import Heat
-from detdiag.trace.labels import Comparison, Labelled, born_module, compare
+from detdiag.trace.labels import LABELS, Comparison, Labelled, born_module, compare
 from detdiag.trace.modules import Frame, tracked
 from detdiag.trace.recorder import Op, Trace, record
 from detdiag.trace.result import Effect, Proof, Source, SourceKind, Status
@@ -155,10 +155,7 @@ def _prove(
         operators=operator_table(comparison, ()),
         heatmap=heat.table(first, tokens),
         coverage=traces[1].coverage.to_dict(),
-        labels={
-            label: comparison.count(label)
-            for label in ("equal", "born", "inherited", "absorbed", "unalignable", "unmatched")
-        },
+        labels={label: comparison.count(label) for label in LABELS},
         margins=margin_bridge(
             run.call.row_logits(first_logits, row), run.call.row_logits(example, row)
         ),

@@ -141,7 +141,8 @@ class RowWise(TorchDispatchMode):
 
 
 def _plain(args: tuple[Any, ...]) -> list[Any]:
-    return [a for a in args if isinstance(a, (int, float, str, type(None)))]
+    simple = (int, float, str, type(None))
+    return [a if isinstance(a, simple) else id(a) for a in args if not isinstance(a, Tensor)]
 
 
 def _token_axes(

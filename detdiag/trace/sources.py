@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -42,6 +43,14 @@ def candidates(
         return
     kind = _kind(trace, comparison)
     item = root or first
+    if first.reason == "zone":
+        for path, group in _module_groups(model, first.source, done):
+            label = f"{path} and its like" if len(group) > 1 else path
+            yield Attempt(
+                "module row by row", label, kind, Fix(modules=frozenset(group)), module=path
+            )
+        yield Attempt("graft solo into batch", first.op.name, kind, graft=[first.op])
+        return
     if first.op.name not in done.ops:
         name = first.op.name
         yield Attempt("row by row", name, "numerics", Fix(ops=frozenset([name])))
@@ -96,7 +105,9 @@ def _kind(trace: Trace, comparison: Comparison) -> SourceKind:
     first, root = comparison.first, comparison.root
     assert first is not None
     if root is not None:
-        return "routing"
+        return "routing" if _decides(comparison, root) else "numerics"
+    if first.reason == "zone":
+        return "numerics"
     if first.reason == "external":
         return "state"
     op = first.op
@@ -116,11 +127,42 @@ def locate(trace: Trace, comparison: Comparison, attempt: Attempt) -> tuple[str,
     if attempt.kind == "numerics" or (attempt.graft and attempt.graft[0].floating):
         item = comparison.first
     assert item is not None
+    if item.reason == "zone":
+        inner = _heaviest(comparison, item.source)
+        return (
+            (inner.name, inner.frame.path, "numerics")
+            if inner
+            else (item.op.name, item.source, "numerics")
+        )
     if attempt.kind in ("branch", "hidden") and attempt.module is not None:
         odd = _first_unmatched(comparison, item.op.frame.path)
         if odd is not None:
             return odd.name, odd.frame.path, attempt.kind
     return item.op.name, item.op.frame.path, attempt.kind
+
+
+def _decides(comparison: Comparison, root: Labelled) -> bool:
+    """Whether a yes-or-no value or an expert choice of the row's own tokens came out other
+    (positions in a queue alone may differ without any effect)."""
+    path = root.op.frame.path
+    return any(
+        o.label in ("born", "inherited")
+        and not o.op.floating
+        and (o.op.frame.path == path or o.op.frame.path.startswith(f"{path}."))
+        and (o.op.name == "aten.topk" or any(s.dtype == "torch.bool" for s in o.op.outputs))
+        for o in comparison.ops
+    )
+
+
+def _heaviest(comparison: Comparison, path: str) -> Op | None:
+    """The first matrix product inside a reordering module, else its first floating operator."""
+    inside = [
+        o.op
+        for o in comparison.ops
+        if o.label == "unalignable" and o.op.floating and o.op.frame.path.startswith(path)
+    ]
+    products = [op for op in inside if re.search(r"mm|linear|matmul", op.name)]
+    return next(iter(products or inside), None)
 
 
 def has_experts(model: nn.Module, path: str) -> bool:

@@ -31,7 +31,7 @@ def operator_table(
             if key not in groups:
                 groups[key] = _row(op.name, op.frame.path, item.label, 0)
             groups[key]["count"] += 1
-    order = ("born", "inherited", "absorbed", "unalignable", "unmatched", "equal")
+    order = ("born", "inherited", "absorbed", "unalignable", "unmatched", "bookkeeping", "equal")
     rest = sorted(groups.values(), key=lambda r: (order.index(r["label"]), -r["count"]))
     return tuple((rows + rest)[:limit])
 
