@@ -86,6 +86,7 @@ def _header(run: LiveRun) -> dict[str, Any]:
         "fingerprint": dict(run.fingerprint),
         "method": {
             "conditions": f"batch sizes {', '.join(map(str, plan.batch_sizes))}",
+            "batch_sizes": list(plan.batch_sizes),
             "repeats": plan.repeats,
             "max_new_tokens": plan.max_new_tokens,
             "budget_s": plan.budget_s,

@@ -28,13 +28,26 @@ def interval(k: int, n: int) -> str:
 
 
 def attributed_sentence(found: Attribution, main: Cause) -> str:
-    text = f"Likeliest layer: {main.layer} ({main.confidence}): {main.finding.summary}."
+    text = f"Likeliest layer: {main.layer} ({main.confidence}): {main.finding.summary.rstrip('.')}"
+    text += f"{_counts(main)}."
     if found.analysis.divergence == "bitwise":
         text += " The difference is in the bits only: no token flipped."
     others = [c for c in found.causes[1:] if c.layer != main.layer]
     if others:
         text += " Also: " + ", ".join(f"{c.layer} ({c.confidence})" for c in others) + "."
     return text
+
+
+def _counts(main: Cause) -> str:
+    """The contrast behind a mechanism, unless the summary is the contrast itself."""
+    if not main.finding.mechanism or not main.contrasts:
+        return ""
+    best = min(main.contrasts, key=lambda c: c.p)
+    unit = "matched pairs" if best.mode == "location" else "runs"
+    return (
+        f" ({best.k} of {best.n} {unit} change with {best.bundle.label}, control "
+        f"{best.control_k} of {best.control_n})"
+    )
 
 
 def clean_sentence(n: int, conditions: int) -> str:
@@ -55,12 +68,15 @@ def too_few_sentence(n: int) -> str:
 
 
 def unfinished(case: Case) -> list[ProbeStatus]:
-    """Probes whose failure to finish leaves "no difference seen" without weight: a crash, or the
-    batch sweep that the budget cut off."""
+    """Probes whose failure to finish leaves "no difference seen" without weight: a crash, or a
+    batch sweep that was cut off before every size that was asked for."""
+    asked = {n for n in case.method.get("batch_sizes", ()) if n != 1}
+    ran = {o.factors.get("batch_size") for o in case.observations if o.role == "trial"}
     return [
         p
         for p in case.probes
-        if p.state == "error" or (p.state == "out_of_budget" and p.layer == "batch")
+        if p.state == "error"
+        or (p.state == "out_of_budget" and p.layer == "batch" and not asked <= ran)
     ]
 
 

@@ -234,8 +234,9 @@ def test_healthy_noise_is_seldom_accused() -> None:
 @pytest.mark.parametrize("state", ["error", "out_of_budget"])
 def test_an_unfinished_batch_probe_is_never_clean(state: str) -> None:
     rows = observe({}, lambda f, r, q: "same", repeats=20)
-    status = ProbeStatus("batch", state, "left untested: batch of 8")
-    found = verdict(rows, probes=(status,), method={"command": "detdiag run", "budget_s": 60})
+    status = ProbeStatus("batch", state, "left untested: batch of 8")  # type: ignore[arg-type]
+    method = {"command": "detdiag run", "budget_s": 60, "batch_sizes": [1, 8]}
+    found = verdict(rows, probes=(status,), method=method)
     assert found["status"] == "inconclusive"
     assert "batch" in found["sentence"]
     done = verdict(rows, probes=(ProbeStatus("batch", "done"),))
