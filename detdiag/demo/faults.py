@@ -27,6 +27,8 @@ from detdiag.demo.prompts import DEMO_CHATS, DEMO_PROMPTS
 from detdiag.targets.prompts import Prompt
 
 MLP: Final = "model.layers.1.mlp.down_proj"
+LAST_MLP: Final = "model.layers.3.mlp.down_proj"
+"""Its largest activation depends on the text; in earlier blocks the begin token has it."""
 ATTENTION: Final = "model.layers.2.self_attn.o_proj"
 ROUTER: Final = "model.layers.1.mlp.gate"
 ULP_TENSOR: Final = "model.layers.1.post_attention_layernorm.weight"
@@ -196,13 +198,13 @@ _ALL: Final = (
         "neighbour-scale",
         "batch",
         "int8 activations share one scale over the whole batch",
-        _in_module("neighbour-scale", "batch", MLP, "SharedScale"),
+        _in_module("neighbour-scale", "batch", LAST_MLP, "SharedScale"),
     ),
     Fault(
         "state",
         "batch",
         "an activation scale is averaged over earlier calls",
-        _in_module("state", "batch", MLP, "CarriedScale"),
+        _in_module("state", "batch", LAST_MLP, "CarriedScale"),
     ),
     Fault(
         "race",

@@ -26,10 +26,10 @@ ATTENTION_NAME = "row_at_a_time"
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Which tokens of the running forward are real: ``queries`` (rows, new tokens) and ``keys``
-    (rows, cached and new tokens), both boolean."""
+    (rows, cached and new tokens), both boolean; ``keys`` is None where none is masked."""
 
     queries: Tensor
-    keys: Tensor
+    keys: Tensor | None
 
 
 _ROWS: ContextVar[Rows | None] = ContextVar("rows", default=None)
@@ -50,8 +50,7 @@ def _real_tokens(input_ids: Tensor | None, mask: Tensor | None) -> Rows | None:
     if input_ids is None:
         return None
     if mask is None or mask.dim() != 2:
-        full = torch.ones_like(input_ids, dtype=torch.bool)
-        return Rows(full, full)
+        return Rows(torch.ones_like(input_ids, dtype=torch.bool), None)
     return Rows(mask[:, -input_ids.shape[1] :].bool(), mask.bool())
 
 
@@ -109,7 +108,7 @@ def attend_by_row(
     out = torch.zeros_like(query)
     for row in range(query.shape[0]):
         real = slice(None) if rows is None else rows.queries[row]
-        seen = slice(None) if rows is None else rows.keys[row]
+        seen = slice(None) if rows is None or rows.keys is None else rows.keys[row]
         q = query[row : row + 1, :, real].contiguous()
         k = key[row : row + 1, :, seen].contiguous()
         v = value[row : row + 1, :, seen].contiguous()

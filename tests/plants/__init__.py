@@ -116,10 +116,11 @@ def _fewer_merges(folder: Path, base: str) -> None:
 
 
 def _same_gate_rows(tensors: dict[str, Any]) -> None:
-    """Experts 2j and 2j + 1 score alike, so that rank 2 and 3 tie wherever one pair straddles."""
+    """Experts 0 to 3 score alike and so do 4 to 7: with two chosen, ranks 2 and 3 always tie."""
     for name in list(tensors):
         if name.endswith("mlp.gate.weight"):
-            tensors[name][1::2] = tensors[name][0::2]
+            tensors[name][1:4] = tensors[name][0]
+            tensors[name][5:8] = tensors[name][4]
 
 
 def _same_head_rows(tensors: dict[str, Any]) -> None:
@@ -144,6 +145,9 @@ _FACTORIES: Final[dict[str, Factory]] = {
         "stuck-in-training", "operator", "stuck-in-training", modules=("model.layers.0.self_attn",)
     ),
     "token-count-norm": coded("token-count-norm", "batch", "token-count-norm", modules=NORM),
+    "token-count-norm-16": coded(
+        "token-count-norm-16", "batch", "token-count-norm-16", modules=NORM
+    ),
     "batch-int8": coded("batch-int8", "batch", "batch-int8", modules=_mlp()),
     "no-mask": coded("no-mask", "batch", "no-mask"),
     "no-positions": coded("no-positions", "batch", kind="absolute"),

@@ -91,16 +91,24 @@ class RacyAttention(LlamaAttention):
 
 
 class TokenCountNorm(LlamaRMSNorm):
-    """Above 16 tokens a call the mean of squares is taken in two halves of 16-bit sums."""
+    """Above some number of tokens a call the squares are summed in two 16-bit halves."""
+
+    most = 64
 
     def forward(self, x):
-        if x.numel() // x.shape[-1] <= 16:
+        if x.numel() // x.shape[-1] <= self.most:
             return super().forward(x)
         squares = x.float().pow(2)
         halves = [h.sum(-1, keepdim=True).to(torch.bfloat16) for h in squares.chunk(2, -1)]
         variance = (halves[0] + halves[1]).float() / x.shape[-1]
         scaled = x.float() * torch.rsqrt(variance + self.variance_epsilon)
         return self.weight * scaled.to(x.dtype)
+
+
+class ShortNorm(TokenCountNorm):
+    """The same with a limit that only a prompt on its own stays below."""
+
+    most = 16
 
 
 class BatchInt8Linear(nn.Linear):
@@ -122,15 +130,13 @@ class PreviousCallMLP(LlamaMLP):
 
 
 class CountingMLP(LlamaMLP):
-    """Scales by a buffer that counts calls."""
+    """Scales by a number that counts calls."""
 
-    def __init__(self, config):
-        super().__init__(config)
-        self.register_buffer("calls", torch.zeros(()), persistent=False)
+    calls = 0
 
     def forward(self, x):
         self.calls += 1
-        return super().forward(x) * (1 + 0.01 * (self.calls % 5)).to(x.dtype)
+        return super().forward(x) * (1 + 0.01 * (self.calls % 5))
 
 
 class PeakScaleMLP(LlamaMLP):
@@ -209,8 +215,11 @@ def attention(cls, block=1):
     return plant
 
 
-def norm(model, config):
-    model.model.layers[1].input_layernorm = TokenCountNorm(config.hidden_size, config.rms_norm_eps)
+def norm(cls):
+    def plant(model, config):
+        model.model.layers[1].input_layernorm = cls(config.hidden_size, config.rms_norm_eps)
+
+    return plant
 
 
 def batch_int8(model, config):
@@ -228,7 +237,8 @@ PLANTS = {
     "threaded-sum": mlp(ThreadedSumMLP),
     "jitter": mlp(JitterMLP, 2),
     "racy-attention": attention(RacyAttention),
-    "token-count-norm": norm,
+    "token-count-norm": norm(TokenCountNorm),
+    "token-count-norm-16": norm(ShortNorm),
     "batch-int8": batch_int8,
     "previous-call": mlp(PreviousCallMLP),
     "counting": mlp(CountingMLP),
