@@ -13,6 +13,7 @@ from detdiag.verdict.attribute import Attribution, attribute
 from detdiag.verdict.causes import Cause, first_locus
 from detdiag.verdict.figures import figure_tables
 from detdiag.verdict.layer_reports import layer_reports
+from detdiag.verdict.remedies import next_after, with_remedy
 from detdiag.verdict.report_object import Also, LayerReport, Report, Verdict
 from detdiag.verdict.wording import (
     ENOUGH_RUNS,
@@ -31,7 +32,7 @@ from detdiag.verdict.wording import (
 def decide_observed(case: Case, trials: Sequence[Observation]) -> Report:
     """The report of a case with at least one trial."""
     found = attribute(case, trials)
-    layers = layer_reports(case, found, [c.finding for c in found.causes])
+    layers = layer_reports(case, found, [with_remedy(c.finding) for c in found.causes])
     verdict = _verdict(case, found, layers)
     data: dict[str, Any] = {**figure_tables(case, found, verdict.status), **case.series}
     return Report(
@@ -66,7 +67,7 @@ def _verdict(case: Case, found: Attribution, layers: tuple[LayerReport, ...]) ->
             also=_also(found.causes),
             first_divergence=first_locus(found.causes) or _first_fork(found),
             would_change=would_change(main, largest),
-            next=_remedies(main),
+            next=next_after(main.finding),
             **common,
         )
     if found.analysis.divergence == "none":
@@ -112,15 +113,6 @@ def _also(causes: Sequence[Cause]) -> tuple[Also, ...]:
             seen.add(cause.layer)
             out.append(Also(cause.layer, cause.rule, cause.confidence))
     return tuple(out)
-
-
-def _remedies(main: Cause) -> tuple[Any, ...]:
-    from detdiag.verdict.report_object import Next
-
-    remedy = main.finding.remedy
-    if remedy is None:
-        return ()
-    return (Next(remedy.action, remedy.command or remedy.verify or ""),)
 
 
 def _first_fork(found: Attribution) -> Locus | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from detdiag.evidence.case import Case
 from detdiag.evidence.finding import Finding
 from detdiag.layers import LAYERS, Layer, layer_rank
+from detdiag.verdict.remedies import next_after, with_remedy
 from detdiag.verdict.report_object import (
     Also,
     Attribution,
@@ -22,7 +23,7 @@ def decide_static(case: Case) -> Report:
     """Attribute from failed static findings; "inconclusive" where there are none, because files
     alone cannot show that a model repeats."""
     failed = sorted(
-        (f for f in case.findings if f.outcome == "failed"),
+        (with_remedy(f) for f in case.findings if f.outcome == "failed"),
         key=lambda f: (layer_rank(f.layer), _SEVERITY.index(f.severity)),
     )
     layers = tuple(_layer(layer, case, failed) for layer in LAYERS)
@@ -66,14 +67,7 @@ def _verdict(failed: list[Finding], layers: tuple[LayerReport, ...]) -> Verdict:
         untested=untested,
         first_divergence=main.locus,
         would_change="Runs that differ in the same way with this finding fixed.",
-        next=(
-            Next(
-                "fix it, then repeat one prompt ten times under one condition",
-                main.remedy.command
-                if main.remedy is not None and main.remedy.command
-                else "write the runs to observations.jsonl, then detdiag run --case DIR",
-            ),
-        ),
+        next=next_after(main),
     )
 
 
@@ -84,7 +78,7 @@ def _confidence(finding: Finding) -> Confidence:
 def _layer(layer: Layer, case: Case, failed: list[Finding]) -> LayerReport:
     findings = tuple(
         sorted(
-            (f for f in case.findings if f.layer == layer),
+            (with_remedy(f) for f in case.findings if f.layer == layer),
             key=lambda f: (f.outcome != "failed", _SEVERITY.index(f.severity)),
         )
     )
