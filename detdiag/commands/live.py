@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,6 +113,7 @@ def _diagnose(
         revision=options.revision,
         prompts=prompts,
         generate_kwargs=kwargs,
+        serve=planted.name if planted is not None else None,
     )
     if planted is not None:
         target.name = f"demo ({planted.name})"
@@ -126,11 +126,7 @@ def _diagnose(
         baseline=baseline,
         generate_kwargs=kwargs,
     )
-    patch: AbstractContextManager[Any] | None = None
-    scratch: dict[str, Any] = {}
-    if planted is not None:
-        patch = planted.patch(target.model) if planted.patch is not None else None
-        scratch = dict(planted.scratch)
+    scratch = dict(planted.scratch) if planted is not None else {}
     record = options.resume or default_record(options.outputs)
     run = LiveRun(
         target,
@@ -141,7 +137,6 @@ def _diagnose(
         fingerprint,
         resume=options.resume is not None,
         quiet=options.quiet,
-        patch=patch,
         scratch=scratch,
     )
     return diagnose(run), record

@@ -6,7 +6,7 @@ Importing this costs little: torch is loaded when a fault is applied, not before
 from __future__ import annotations
 
 from detdiag.demo.cases import DemoCase, Fault, demo_path
-from detdiag.demo.faults import DEFAULT_FAULT, FAULTS
+from detdiag.demo.faults import DEFAULT_FAULT, FAULTS, serve
 from detdiag.demo.prompts import DEMO_CHATS, DEMO_PROMPTS
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "DemoCase",
     "Fault",
     "demo_path",
+    "serve",
 ]

@@ -24,6 +24,7 @@ from detdiag.demo.cases import (
     fingerprint_of,
 )
 from detdiag.demo.prompts import DEMO_CHATS, DEMO_PROMPTS
+from detdiag.layers import Layer
 from detdiag.targets.prompts import Prompt
 
 MLP: Final = "model.layers.1.mlp.down_proj"
@@ -37,37 +38,59 @@ BOM: Final = "\ufeff"
 Apply = Callable[[Path], DemoCase]
 
 
-def _serve(*plants: tuple[str, str]) -> Patch:
-    """Serve batch-invariantly with classes of ``detdiag.demo.faulty`` in front of modules
-    (``(module path, class name)``, the empty path being the model itself)."""
+PLANTS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "batch-effect": ((MLP, "SplitByTokenCount"),),
+    "padding": (("", "PaddingSeen"),),
+    "neighbour-scale": ((LAST_MLP, "SharedScale"),),
+    "state": ((LAST_MLP, "CarriedScale"),),
+    "race": ((MLP, "RandomOrderSum"),),
+    "race-attention": ((ATTENTION, "RandomOrderSum"),),
+    "dropout": (("model.layers.2.mlp", "DropoutLeftOn"),),
+    "tie": (("", "TieByDraw"),),
+    "expert-capacity": ((ROUTER, "LimitedCapacity"),),
+    "router-tie": ((ROUTER, "UnstableTopK"),),
+    "two-faults": ((MLP, "RandomOrderSum"),),
+}
+"""Module path (empty: the model itself) and the class of ``detdiag.demo.faulty`` in front of it.
+A fault that is not here lies in files, not in arithmetic."""
+
+_SERVED: Final[list[Any]] = []
+
+
+def serving(name: str) -> Patch:
+    """Serve a model batch-invariantly, with the modules of fault ``name`` replaced, while open."""
 
     @contextlib.contextmanager
     def patch(model: Any) -> Iterator[None]:
         from detdiag.demo import faulty
         from detdiag.demo.invariant import batch_invariant, swapped
 
-        fronts = {model.get_submodule(path): getattr(faulty, name) for path, name in plants}
+        plants = PLANTS.get(name, ())
+        fronts = {model.get_submodule(path): getattr(faulty, front) for path, front in plants}
         with batch_invariant(model), swapped(fronts):
             yield
 
     return patch
 
 
+def serve(name: str, model: Any) -> None:
+    """:func:`serving` for as long as the process lives, as a server would."""
+    context = serving(name)(model)
+    context.__enter__()
+    _SERVED.append(context)
+
+
 def _dense(name: str, **fields: Any) -> DemoCase:
     fields.setdefault("model_dir", demo_path("dense"))
     fields.setdefault("prompts", demo_prompts(DEMO_PROMPTS))
-    fields.setdefault("patch", _serve())
-    return DemoCase(name=name, **fields)
+    return DemoCase(name=name, patch=serving(name), **fields)
 
 
-def _in_module(name: str, layer: Any, path: str, front: str, model: str = "dense") -> Apply:
+def _in_module(name: str, layer: Layer, model: str = "dense") -> Apply:
     def apply(work: Path) -> DemoCase:
+        path = PLANTS[name][0][0]
         return _dense(
-            name,
-            model_dir=demo_path(model),
-            patch=_serve((path, front)),
-            expected_layer=layer,
-            expected_module=path or None,
+            name, model_dir=demo_path(model), expected_layer=layer, expected_module=path or None
         )
 
     return apply
@@ -95,7 +118,6 @@ def _two_faults(work: Path) -> DemoCase:
     return _dense(
         "two-faults",
         model_dir=_sampling_on(work),
-        patch=_serve((MLP, "RandomOrderSum")),
         expected_layer="config",
         expected_module=MLP,
         also=("operator",),
@@ -145,7 +167,7 @@ def _template_clock(work: Path) -> DemoCase:
 
 def _tie(work: Path) -> DemoCase:
     """Bfloat16 logits of this size lie 1/16 apart, so equal maxima come up by themselves."""
-    return _dense("tie", patch=_serve(("", "TieByDraw")), expected_layer="decode")
+    return _dense("tie", expected_layer="decode")
 
 
 def _weights(work: Path) -> DemoCase:
@@ -186,56 +208,56 @@ _ALL: Final = (
         "batch-effect",
         "batch",
         "a reduction is split by the number of tokens in the batch",
-        _in_module("batch-effect", "batch", MLP, "SplitByTokenCount"),
+        _in_module("batch-effect", "batch"),
     ),
     Fault(
         "padding",
         "batch",
         "padded rows are run without mask and position ids",
-        _in_module("padding", "batch", "", "PaddingSeen"),
+        _in_module("padding", "batch"),
     ),
     Fault(
         "neighbour-scale",
         "batch",
         "int8 activations share one scale over the whole batch",
-        _in_module("neighbour-scale", "batch", LAST_MLP, "SharedScale"),
+        _in_module("neighbour-scale", "batch"),
     ),
     Fault(
         "state",
         "batch",
         "an activation scale is averaged over earlier calls",
-        _in_module("state", "batch", LAST_MLP, "CarriedScale"),
+        _in_module("state", "batch"),
     ),
     Fault(
         "race",
         "operator",
         "partial sums are added in no fixed order",
-        _in_module("race", "operator", MLP, "RandomOrderSum"),
+        _in_module("race", "operator"),
     ),
     Fault(
         "race-attention",
         "operator",
         "the attention output projection adds in no fixed order",
-        _in_module("race-attention", "operator", ATTENTION, "RandomOrderSum"),
+        _in_module("race-attention", "operator"),
     ),
     Fault(
         "dropout",
         "operator",
         "dropout is left on after one MLP",
-        _in_module("dropout", "operator", "model.layers.2.mlp", "DropoutLeftOn"),
+        _in_module("dropout", "operator"),
     ),
     Fault("tie", "decode", "equal maxima are resolved by draw", _tie),
     Fault(
         "expert-capacity",
         "moe",
         "experts have a fixed number of slots a batch",
-        _in_module("expert-capacity", "moe", ROUTER, "LimitedCapacity", "moe"),
+        _in_module("expert-capacity", "moe", "moe"),
     ),
     Fault(
         "router-tie",
         "moe",
         "experts are selected on scores rounded to bfloat16, ties in no order",
-        _in_module("router-tie", "moe", ROUTER, "UnstableTopK", "moe"),
+        _in_module("router-tie", "moe", "moe"),
     ),
     Fault("weights", "version", "one weight differs by one unit in the last place", _weights),
     Fault("tokenizer", "version", "the tokenizer lost half of its merges", _tokenizer),

@@ -95,7 +95,7 @@ class TieByDraw(nn.Module):
     """Greedy decoding whose arg-max takes any of several equal maxima."""
 
     def _get_logits_processor(self, *args: Any, **kwargs: Any) -> Any:
-        processors = super()._get_logits_processor(*args, **kwargs)  # type: ignore[misc]
+        processors = super()._get_logits_processor(*args, **kwargs)
         processors.append(any_maximum)
         return processors
 

@@ -145,15 +145,13 @@ def swapped(modules: Mapping[nn.Module, type[nn.Module]]) -> Iterator[None]:
             module.__class__ = old
 
 
-@functools.cache
-def _stacked(front: type[nn.Module], own: type[nn.Module]) -> type[nn.Module]:
+def _stacked(front: Any, own: Any) -> Any:
     """``own`` with ``front`` before it; the forward keeps its signature, as generate reads it."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return super(made, self).forward(*args, **kwargs)
+        return front.forward(self, *args, **kwargs)
 
-    made = type(own.__name__, (front, own), {"forward": functools.wraps(own.forward)(forward)})
-    return made
+    return type(own.__name__, (front, own), {"forward": functools.wraps(own.forward)(forward)})
 
 
 @contextlib.contextmanager
