@@ -90,12 +90,12 @@ def _launch_of(document: YamlDocument, path: KeyPath, item: Mapping[str, Any]) -
         return None
     env = _env(document, path, item)
     launch = find_launch(words, env) if words else None
+    if launch is None and isinstance(item.get("vllmConfig"), dict):
+        launch = _vllm_chart(document, path, item, env)
     if launch is None and engine is not None and _is_container(item):
         anchor = Word(image or "", 0, 0, document.line((*path, "image")))
         flags = [w for w in words if w.text not in ("/bin/sh", "sh", "bash", "-c", "serve")]
         launch = make_launch(engine, flags, env, version, anchor)
-    if launch is None and isinstance(item.get("vllmConfig"), dict):
-        launch = _vllm_chart(document, path, item, env)
     if launch is not None and launch.version is None and version is not None:
         from dataclasses import replace
 
