@@ -149,9 +149,10 @@ def _stacked(front: Any, own: Any) -> Any:
     """``own`` with ``front`` before it; the forward keeps its signature, as generate reads it."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return front.forward(self, *args, **kwargs)
+        return super(made, self).forward(*args, **kwargs)
 
-    return type(own.__name__, (front, own), {"forward": functools.wraps(own.forward)(forward)})
+    made: Any = type(own.__name__, (front, own), {"forward": functools.wraps(own.forward)(forward)})
+    return made
 
 
 @contextlib.contextmanager
