@@ -71,6 +71,9 @@ def rule_of(block: BlockFindings, event: Event) -> str:
     return _RULES.get(event.kind, "moe.router-race")
 
 
+ROUNDING_SHARE: Final = 0.9
+"""With so much of the shift gone and no token flipped, only rounding of other shapes is left."""
+
 NAMED_SHARE: Final = 0.1
 """A source that moves less of the logits than this is a contributor, not a cause."""
 
@@ -211,6 +214,9 @@ def _data(outcome: Outcome, own: Sequence[tuple[BlockFindings, Event]]) -> dict[
     if outcome.fixed is not None:
         data["shift_before"] = outcome.fixed.shift
         data["shift_after"] = outcome.fixed.left
+        data["leaves_only_rounding"] = (
+            outcome.fixed.share >= ROUNDING_SHARE and outcome.fixed.flips_left == 0
+        )
     return data
 
 

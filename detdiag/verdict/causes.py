@@ -261,7 +261,16 @@ def _best_mechanism(found: Contrast, mechanisms: Sequence[Finding]) -> int | Non
 
 def _overruled(mechanism: Finding, mechanisms: Sequence[Finding]) -> bool:
     """A failing control explained twice goes to state carried between calls (batch) first, then
-    to decode or moe at equal inputs, then to the operator."""
+    to decode or moe at equal inputs, then to the operator. A batch effect is no cause of its own
+    beside a proven routing fault that leaves nothing but rounding when it is pinned."""
+    if mechanism.layer == "batch":
+        return any(
+            m.proven
+            and m.layer in MECHANISM_LAYERS
+            and m.data.get("leaves_only_rounding")
+            and set(mechanism.explains) <= set(m.explains)
+            for m in mechanisms
+        )
     if "repeat" not in mechanism.explains or mechanism.layer != "operator":
         return False
     others = [m for m in mechanisms if m is not mechanism and "repeat" in m.explains]
