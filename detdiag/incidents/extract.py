@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,21 @@ class Extractor:
         self.adapter = adapter
         self.keyer = Keyer()
         columns.inert = self.keyer.seen
-        self.rows: list[tuple[Any, ...]] = []
-        self.short = ShortPath(self.rows.append, self.keyer) if short and adapter is pairs else None
+        self.fields: list[list[Any]] = [[] for _ in Row._fields]
+        self.short = ShortPath(self.keyer) if short and adapter is pairs else None
 
-    def add(self, line: int, offset: int, row: Any) -> None:
-        """One record of a JSON-lines file. Never raises for the content of a record."""
-        if self.short is not None and self.short.add(line, offset, row):
-            return
+    def add(self, lines: Sequence[int], offsets: Sequence[int], rows: Sequence[Any]) -> None:
+        """Records of a JSON-lines file. Never raises for the content of a record."""
+        left: Iterable[int] = range(len(rows))
+        if self.short is not None:
+            parts, left = self.short.read(lines, offsets, rows)
+            for part in parts:
+                for field, values in zip(self.fields, part, strict=True):
+                    field.extend(values)
+        for index in left:
+            self._add_one(lines[index], offsets[index], rows[index])
+
+    def _add_one(self, line: int, offset: int, row: Any) -> None:
         try:
             for entry in row_entries(self.adapter, line, row):
                 self.add_entry(entry, offset)
@@ -58,29 +67,29 @@ class Extractor:
         factors = {**response_factors(entry.response), **entry.factors}
         replica = " ".join(entry.replica[k] for k in sorted(entry.replica))
         cached = factors.get("cached_tokens")
-        self.rows.append(
-            Row(
-                request=key,
-                answer=answer(outputs),
-                reply_id=label(first(entry.response, "id", "responseId")),
-                offset=offset,
-                line=entry.line,
-                start=entry.start_s,
-                end=entry.end_s,
-                took_s=None,
-                created=first(entry.response, "created", "created_at", "createTime"),
-                cached=cached if type(cached) is int and 0 <= cached < 2**62 else ABSENT,
-                system_fingerprint=factors.get("system_fingerprint"),
-                replica=replica or factors.get("replica"),
-                provider=factors.get("provider"),
-                model_reported=factors.get("model_reported"),
-            )
+        row = Row(
+            request=key,
+            answer=answer(outputs),
+            reply_id=label(first(entry.response, "id", "responseId")),
+            offset=offset,
+            line=entry.line,
+            start=entry.start_s,
+            end=entry.end_s,
+            took_s=None,
+            created=first(entry.response, "created", "created_at", "createTime"),
+            cached=cached if type(cached) is int and 0 <= cached < 2**62 else ABSENT,
+            system_fingerprint=factors.get("system_fingerprint"),
+            replica=replica or factors.get("replica"),
+            provider=factors.get("provider"),
+            model_reported=factors.get("model_reported"),
         )
+        for field, value in zip(self.fields, row, strict=True):
+            field.append(value)
 
     def close(self) -> None:
-        """Write the rows into the columns; the last call on an extractor."""
-        self.columns.records += len(self.rows)
-        self.columns.close(self.rows)
+        """Hand the records to the columns; the last call on an extractor."""
+        self.columns.records += len(self.fields[0])
+        self.columns.close(self.fields)
 
 
 def row_entries(adapter: Adapter, line: int, row: Any) -> list[Exchange | Broken]:

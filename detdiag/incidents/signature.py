@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -52,10 +54,12 @@ def left_out(request: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
 
 
 class Names(NamedTuple):
-    """Field names of a request by what they are; ``slow`` where only the full form will do."""
+    """Field names of a request: those that count, sorted, and ``head``, which stands for them in
+    the key; how many of the first ones are prompts is known by ``prompt``."""
 
+    head: str
+    shown: tuple[str, ...]
     prompt: tuple[str, ...]
-    other: tuple[str, ...]
     inert: tuple[str, ...]
     slow: bool
 
@@ -73,29 +77,38 @@ class Keyer:
 
     def key(self, request: Mapping[str, Any]) -> int:
         """The key of a request; 0 for a request without a prompt."""
-        fields = tuple(request)
-        names = self.names.get(fields)
-        if names is None:
-            names = self._names(fields)
-        if names.slow:
-            return self._slow(request)
-        kept = {name: request[name] for name in names.prompt}
-        if not any(kept.values()):
-            return 0
-        for name in names.other:
-            value = request[name]
-            kept[name] = value if type(value) in _SIMPLE else _plain(value)
+        return self.keys([request])[0]
+
+    def keys(self, requests: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The keys of requests that all have the same field names in the same order."""
+        fields = tuple(requests[0])
+        names = self.names.get(fields) or self._names(fields)
         for name in names.inert:
-            self.seen[name] += 1
-        return _key_of(kept)
+            self.seen[name] += len(requests)
+        if names.slow:
+            return [self._slow(request) for request in requests]
+        columns: list[Iterable[Any]] = [repeat(names.head)]
+        for name in names.shown:
+            column = [request[name] for request in requests]
+            if name not in names.prompt and not set(map(type, column)) <= _SIMPLE:
+                column = [_plain(value) for value in column]
+            columns.append(column)
+        keys = _keys_of(list(zip(*columns, strict=False)))
+        prompts = [[bool(r[name]) for r in requests] for name in names.prompt]
+        asked = map(any, zip(*prompts, strict=True)) if prompts else repeat(False)
+        return [key if ask else 0 for key, ask in zip(keys, asked, strict=False)]
 
     def _names(self, fields: tuple[str, ...]) -> Names:
-        kinds = [_kind(name) for name in fields]
-        prompt, other, inert = (
-            tuple(n for n, k in zip(fields, kinds, strict=True) if k == kind)
-            for kind in (PROMPT, OTHER, INERT)
+        kinds = {name: _kind(name) for name in fields}
+        slow = ENVELOPE in kinds.values()
+        shown = tuple(sorted(n for n, kind in kinds.items() if kind != INERT))
+        names = Names(
+            head=_head(shown),
+            shown=shown,
+            prompt=tuple(n for n in shown if kinds[n] == PROMPT),
+            inert=() if slow else tuple(n for n, kind in kinds.items() if kind == INERT),
+            slow=slow,
         )
-        names = Names(prompt, other, inert, ENVELOPE in kinds)
         for name in names.inert:
             self.seen.setdefault(name, 0)
         if len(self.names) < MAX_SHAPES:
@@ -107,16 +120,35 @@ class Keyer:
             self.seen[name] = self.seen.get(name, 0) + 1
         if not any(normal_key(k) in PROMPT_FIELDS and v for k, v in request.items()):
             return 0
-        return _key_of(canonical_request(request))
+        canonical = canonical_request(request)
+        shown = tuple(sorted(canonical))
+        return _keys_of([(_head(shown), *(canonical[name] for name in shown))])[0]
 
 
-def _key_of(canonical: Mapping[str, Any]) -> int:
-    """The key of a canonical request; where the fast writer refuses it (integers beyond 64 bits,
-    lone surrogates) the key comes from the printable digest."""
+def _head(names: Sequence[str]) -> str:
+    return repr(tuple(names))
+
+
+def _keys_of(values: Sequence[tuple[Any, ...]]) -> list[int]:
+    """Keys of canonical requests given as the head of their names and their values in order.
+
+    Where the fast writer refuses one (integers beyond 64 bits, lone surrogates) its key comes from
+    the standard library's JSON.
+    """
+    dumps, digest, option = orjson.dumps, xxhash.xxh3_64_intdigest, orjson.OPT_SORT_KEYS
     try:
-        return xxhash.xxh3_64_intdigest(orjson.dumps(canonical, option=orjson.OPT_SORT_KEYS)) or 1
+        return [digest(dumps(one, None, option)) or 1 for one in values]
     except (TypeError, ValueError, RecursionError):
-        return int(request_digest(canonical)[7:23], 16) or 1
+        return [_key_of(one) for one in values]
+
+
+def _key_of(values: tuple[Any, ...]) -> int:
+    try:
+        raw = orjson.dumps(values, None, orjson.OPT_SORT_KEYS)
+    except (TypeError, ValueError, RecursionError):
+        text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=str)
+        raw = text.encode("utf-8", "surrogatepass")
+    return xxhash.xxh3_64_intdigest(raw) or 1
 
 
 _SIMPLE: Final = frozenset({int, str, bool, type(None)})
