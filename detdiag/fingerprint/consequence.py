@@ -72,6 +72,7 @@ def _rows() -> list[tuple[re.Pattern[str], Consequence]]:
         (r"library_versions\.(safetensors|httpx|requests)", "inert", "info", "version", "noted",
          ()),
         (r"library_versions", "unknown", "low", "version", "library", library),
+        (r"torch_runtime\.\w*threads", "bits", "medium", "operator", "threads", ("threads",)),
         (r"torch_build|torch_runtime", "bits", "medium", "operator", "library", library),
         (r"(^|\.)engine(_version|_build)?$", "tokens", "medium", "version", "engine",
          ("engine", "engine_version")),

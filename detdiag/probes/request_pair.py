@@ -72,12 +72,11 @@ def _side(context: ProbeContext, name: str, raw: bytes) -> Side | None:
 
 
 def _runs(context: ProbeContext, left: Side, right: Side) -> Iterator[Observation]:
-    """Greedy answers of both requests, turn by turn, as far as the budget goes."""
-    tokens = min(context.plan.max_new_tokens, 16)
+    """Greedy answers of both requests, turn by turn; short ones, as a control is worth more than
+    length."""
+    tokens = min(context.plan.max_new_tokens, 16 if context.remaining_s() > 1 else 4)
     for repeat in range(REPEATS):
         for side in (left, right):
-            if context.remaining_s() < 0 and repeat:
-                return
             made = context.target.generate([side.ids], max_new_tokens=tokens, **GREEDY)[0]
             yield free_observation(
                 bench(context).next_id("pair"),
@@ -108,9 +107,7 @@ def _judged(finding: Finding, ids: TokenDiff, runs: Mapping[str, list[Observatio
     )
     differ = not set.intersection(*answers)
     rule = "input.doubled-bos" if ids.has("doubled-bos") else finding.rule
-    words = "each repeats its own answer and the two differ" if repeat and differ else (
-        "the answers agree" if not differ else "the answers differ"
-    )  # fmt: skip
+    words = _words(runs, differ, repeat)
     counts = [len(group) for group in runs.values()]
     return failed_finding(
         rule,
@@ -131,6 +128,14 @@ def _judged(finding: Finding, ids: TokenDiff, runs: Mapping[str, list[Observatio
         explains=("client", "prompt_digest", "prompt_token_ids"),
         data={**finding.data, "token_diff": ids.to_dict()},
     )
+
+
+def _words(runs: Mapping[str, list[Observation]], differ: bool, repeat: bool) -> str:
+    if not differ:
+        return "the answers and their first logits agree"
+    tokens = {o.output.token_ids for group in runs.values() for o in group}
+    what = "the two answer alike, with other logits" if len(tokens) == 1 else "the answers differ"
+    return f"each request repeats itself and {what}" if repeat else what
 
 
 def _answer(observation: Observation) -> tuple[Any, Any]:

@@ -22,7 +22,6 @@ from detdiag.fingerprint.findings import fingerprint_findings
 from detdiag.layers import Layer
 from detdiag.probes.interface import ProbeContext
 
-
 _HEAVY: Final = ("weights",)
 """Sections that the record's header holds already where the engine took the fingerprint."""
 
