@@ -77,7 +77,8 @@ def audit_unit(unit: Unit, version: str | None) -> Outcome:
     outcome = Outcome()
     for rule in rules:
         hits = _hits(rule, looks, line)
-        if hits:
+        # A hypothesis about some versions says nothing while the version is not known.
+        if hits and (rule.verified or len(hits) == len(line)):
             finding = _finding(rule, unit, looks, hits, line, version)
             outcome.findings.append(finding)
     newest = looks[-1].effective

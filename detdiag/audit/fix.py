@@ -94,6 +94,8 @@ def _order(finding: Finding) -> tuple[bool, bool, bool]:
 def _wanted(finding: Finding, harden: bool, done: set[tuple[str, str]]) -> bool:
     if not finding.data.get("edits") or _key(finding) in done or finding.kind == "ok":
         return False
+    if finding.severity == "info":  # a hypothesis changes nobody's file
+        return False
     if finding.kind in _ALWAYS or (
         finding.kind == "ignored_parameter" and finding.severity == "high"
         and finding.outcome == "failed"

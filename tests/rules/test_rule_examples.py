@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from detdiag.rules.load import Example, all_rules, load_sources
-from rule_examples import fires
+from tests.rules.rule_examples import fires
 
 RULES, EXAMPLES = load_sources()
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from detdiag.audit.engines.base import Effective, Inputs, Source, layered
 from detdiag.errors import DetdiagError
-from detdiag.rules.condition import number, truth
+from detdiag.rules.condition import number
 from detdiag.rules.versions import version_key
 
 BOUNDARIES: Final = ("4.50.0", "5.0.0", "4.52.1")
@@ -38,7 +38,7 @@ def resolve(inputs: Inputs) -> Effective:
     if inputs.surface == "hf.pipeline" and inputs.since("4.52.1"):
         sources.append(("pipeline default", PIPELINE_DEFAULTS))
     effective = layered([*sources, ("library default", DEFAULTS)])
-    if _zero_special_case(inputs, effective):
+    if "do_sample" not in call and _zero_special_case(inputs, file):
         effective.rewrite("do_sample", False, "temperature 0.0 in the object forces greedy")
     return judge(effective)
 
@@ -80,13 +80,12 @@ def saved_since_450(file: Mapping[str, Any] | None) -> bool:
         return False
 
 
-def _zero_special_case(inputs: Inputs, effective: Effective) -> bool:
-    return (
-        inputs.passed is not None
-        and merge_active(inputs)
-        and effective.number("temperature") == 0.0
-        and "do_sample" not in inputs.call
-    )
+def _zero_special_case(inputs: Inputs, file: Mapping[str, Any]) -> bool:
+    """4.50 to 4.x look at the merged temperature before the keywords are applied."""
+    if inputs.passed is None or not merge_active(inputs):
+        return False
+    merged = layered(_object_sources(inputs, file))
+    return merged.number("temperature") == 0.0
 
 
 def _serve(inputs: Inputs) -> Effective:
@@ -123,8 +122,3 @@ def judge(effective: Effective) -> Effective:
     if top_k > 1 and alpha > 0:
         return effective.decide("greedy", "contrastive search draws nothing, but is not argmax")
     return effective.decide("greedy", "do_sample is not true, so each step takes the argmax")
-
-
-def call_truth(value: Any) -> bool:
-    """Whether a keyword switches sampling on."""
-    return truth(value) is True
