@@ -32,6 +32,8 @@ BASE_REPEATS = 11
 BASE_SHARE = 0.2
 MIN_BASE = 4
 ARM_REPEATS = 2
+SHAPE_FACTORS = ("batch_size", "row")
+CONTENT_FACTORS = ("neighbours", "padded_length", "padding_side")
 
 
 @dataclass(slots=True)
@@ -97,12 +99,14 @@ class BatchProbe:
                 yield from _history(context, trials, left)
             yield from _sweep(context, trials, sizes, left)
             if sizes and not index:
+                yield from batch_findings.findings(context, trials, left, SHAPE_FACTORS)
                 held: list[Observation] = []
                 yield from _details(context, trials, sizes[0], left, held)
-                yield from batch_findings.findings(context, trials, left)
+                yield from batch_findings.findings(context, trials, left, CONTENT_FACTORS)
                 yield from _released(trials, held)
                 yield from _mirrored(context, trials, sizes[0], left)
-            yield from free_runs.trials(context, trials.ref, sizes, left)
+            stable = trials.stabiliser is None or not trials.stabiliser.sources
+            yield from free_runs.trials(context, trials.ref, sizes if stable else [], left)
             done.append(trials)
         if context.scratch.get("outputs"):
             yield ("outputs", context.scratch["outputs"][:12])
@@ -221,8 +225,8 @@ def _sweep(
     reserve_s = (
         4 * bench(context).clock.forward_s(1 + sizes[0], len(trials.ref.row)) if sizes else 0
     )
-    for condition in size_conditions(trials.ref, sizes):
-        yield from _try(context, trials, condition, left, reserve_s)
+    for place, condition in enumerate(size_conditions(trials.ref, sizes)):
+        yield from _try(context, trials, condition, left, reserve_s if place else 0.0)
 
 
 def _details(
@@ -258,7 +262,7 @@ def _mirrored(context: ProbeContext, trials: Trials, size: int, left: list[str])
     seen = Trials(other, stabiliser=trials.stabiliser.pinned_for(context.target.pad([other.row])))
     for condition in conditions:
         yield from _try(context, seen, condition, left)
-    yield from batch_findings.findings(context, seen, left, draw=not trials.rules)
+    yield from batch_findings.findings(context, seen, left, CONTENT_FACTORS)
 
 
 def _other_rows(context: ProbeContext, ref: Reference) -> list[tuple[int, ...]]:

@@ -60,11 +60,11 @@ _REMEDY: Final = {
 
 
 def findings(
-    context: ProbeContext, trials: Trials, left: list[str], *, draw: bool = True
+    context: ProbeContext, trials: Trials, left: list[str], factors: Sequence[str]
 ) -> Iterator[Event]:
-    """One mechanism finding per factor whose contrast changes bits, and the heatmap."""
-    drawn = not draw
-    for factor in FACTOR_ORDER:
+    """One mechanism finding per factor whose contrast changes bits, and a first heatmap."""
+    drawn = bool(context.scratch.get("heatmap"))
+    for factor in factors:
         cases = changed_cases(trials, factor)
         if not cases:
             continue
@@ -87,12 +87,12 @@ def findings(
             and follows_tokens(context, trials, condition, birth, logs[0])
         )
         finding = _finding(context, trials, factor, cases, birth, compared, tokens_alone)
-        if factor == "batch_size" and draw and not _stabiliser(trials).sources:
+        if factor == "batch_size" and not _stabiliser(trials).sources:
             drawn = yield from _proved(context, trials, condition, finding, left)
         else:
             yield finding
         if not drawn:
-            drawn = True
+            drawn = context.scratch["heatmap"] = True
             yield ("heatmap", heatmap(context.target, trials.ref, compared))
 
 
@@ -116,6 +116,7 @@ def _proved(
     else:
         yield with_operator(finding, proof)
     yield from proof_tables(proof, trials.ref)
+    context.scratch["heatmap"] = proof.heatmap is not None
     return proof.heatmap is not None
 
 

@@ -16,7 +16,7 @@ from detdiag.probes import rng
 from detdiag.probes._compare import bit_equal
 from detdiag.probes.interface import ProbeContext
 from detdiag.probes.margins import margin_logits
-from detdiag.probes.runs import Reference, bench, reference
+from detdiag.probes.runs import Reference, bench, reference, user_call
 from detdiag.targets.generated import Generated
 
 NEAR_ULP = 8
@@ -34,7 +34,7 @@ class DecodeProbe:
             yield ProbeStatus("decode", "skipped", "no prompt to run")
             return
         yield from _ties(context)
-        kwargs = dict(context.plan.generate_kwargs)
+        kwargs = user_call(context)
         if context.target.samples(**kwargs):
             reason = "the call samples, so a token need not follow from its logits (see config)"
             yield ProbeStatus("decode", "skipped", reason, time.monotonic() - began)

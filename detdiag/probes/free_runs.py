@@ -9,10 +9,10 @@ from typing import Any
 from detdiag.evidence.record import Event
 from detdiag.probes.conditions import AT_START, COPIES
 from detdiag.probes.interface import ProbeContext
-from detdiag.probes.runs import Reference, bench, free_observation
+from detdiag.probes.runs import Reference, bench, free_observation, user_call
 from detdiag.targets.generated import Generated
 
-SOLO_REPEATS = 3
+SOLO_REPEATS = 2
 ARM_REPEATS = 2
 
 
@@ -35,9 +35,9 @@ def trials(
 ) -> Iterator[Event]:
     """Solo repeats, then each batch size; batches are left out while the call itself samples
     (two samples differ in any batch) and the forced runs speak for them."""
-    samples = context.target.samples(**context.plan.generate_kwargs)
+    samples = context.target.samples(**user_call(context))
     first: Generated | None = None
-    for size in [1, *([] if samples else sizes)]:
+    for size in [1, *([] if samples else sorted(sizes, reverse=True))]:
         times = SOLO_REPEATS if size == 1 else ARM_REPEATS
         if context.remaining_s() < 1.2 * times * _cost(context, size):
             left.append(f"free-running batch of {size}" if size > 1 else "free-running solo")
@@ -60,7 +60,7 @@ def _generate(context: ProbeContext, ref: Reference, size: int) -> list[Generate
     made = context.target.generate(
         [ref.prompt_ids] * size,
         max_new_tokens=context.plan.max_new_tokens,
-        **context.plan.generate_kwargs,
+        **user_call(context),
     )
     if size == 1:
         steps = max(len(made[0].token_ids), 1)

@@ -19,6 +19,8 @@ from detdiag.probes.repeatability import Source, Stabiliser, differing, explain
 from detdiag.probes.runs import Reference, Run, bench, forced_observation, reference, run_padded
 from detdiag.probes.toggle_runs import toggle_events
 
+BATCH_SHARE = 0.4
+"""Share of the time left that reruns of a batch may take."""
 MIN_PAIRS = 10
 """A/A reruns that are made whatever the budget says."""
 
@@ -40,12 +42,12 @@ class OperatorProbe:
         k, n = yield from _reruns(context, ref, solo, earlier, left)
         counts = [(solo, k, n)]
         found = yield from _explained(context, ref, solo, k, n, left)
-        largest = max(context.plan.batch_sizes, default=1)
+        largest = _batch_to_rerun(context, ref)
         if largest > 1 and not found.sources:
             batched = Condition(
                 f"batch of {largest}", (ref.row,) * largest, len(ref.row), tested=(0, largest - 1)
             )
-            kb, nb = yield from _reruns(context, ref, batched, [], left, share=0.4)
+            kb, nb = yield from _reruns(context, ref, batched, [], left, share=BATCH_SHARE)
             if nb:
                 counts.append((batched, kb, nb))
                 found = yield from _explained(context, ref, batched, kb, nb, left)
@@ -55,6 +57,15 @@ class OperatorProbe:
         state = "out_of_budget" if left else "done"
         reason = "left untested: " + ", ".join(dict.fromkeys(left)) if left else ""
         yield ProbeStatus("operator", state, reason, time.monotonic() - began)  # type: ignore[arg-type]
+
+
+def _batch_to_rerun(context: ProbeContext, ref: Reference) -> int:
+    """The largest batch size asked for of which MIN_PAIRS reruns fit, else the smallest."""
+    sizes = sorted(n for n in set(context.plan.batch_sizes) if n > 1)
+    clock = bench(context).clock
+    allowed = BATCH_SHARE * context.remaining_s()
+    fitting = [n for n in sizes if clock.forward_s(n, len(ref.row), MIN_PAIRS + 1) <= allowed]
+    return max(fitting, default=min(sizes, default=1))
 
 
 def _reruns(

@@ -14,7 +14,7 @@ from detdiag.probes.runs import Reference, bench
 from detdiag.targets.local import model_inputs
 from detdiag.trace import ForwardCall, Proof, events, findings, prove_batch, prove_rerun
 
-BATCH_FORWARDS = 14
+BATCH_FORWARDS = 10
 """Batched forwards that a proof of three interventions and two placebos needs, about."""
 
 
@@ -37,7 +37,7 @@ def batch_proof(
 ) -> Proof | None:
     """The proof for a batch of copies that differs from the solo run; None without the time."""
     cost = bench(context).clock.forward_s(BATCH_FORWARDS, condition.tokens)
-    if context.remaining_s() < cost:
+    if 0.45 * context.remaining_s() < cost:
         left.append("operator proof of the batch difference")
         return None
     with warnings.catch_warnings():
@@ -46,7 +46,7 @@ def batch_proof(
             context.target.model,
             forward_call(context, base_condition(ref)),
             forward_call(context, condition),
-            budget_s=0.7 * context.remaining_s(),
+            budget_s=0.45 * context.remaining_s(),
             tokens=_pieces(context, ref),
             seed=context.plan.seed,
         )

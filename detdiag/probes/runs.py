@@ -104,6 +104,11 @@ def bench(context: ProbeContext) -> Bench:
     return found
 
 
+def user_call(context: ProbeContext) -> dict[str, Any]:
+    """The plan's own ``generate`` arguments but for the length, which the probes set."""
+    return {k: v for k, v in context.plan.generate_kwargs.items() if k != "max_new_tokens"}
+
+
 REFERENCE_SHARE = 0.12
 """Share of a probe's remaining time that one reference generation may take."""
 MIN_TOKENS = 4

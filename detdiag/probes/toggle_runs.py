@@ -44,7 +44,8 @@ def toggle_events(
         yield from _observations(context, ref, toggle, runs)
         if runs and curable and not differing(runs):
             yield from _cure(toggle, base_counts, row)
-    rows += _processes(context, ref, base[0], left)
+    if not base_counts[0]:
+        rows += _processes(context, ref, base[0], left)
     yield ("toggles", rows)
 
 

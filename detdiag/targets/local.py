@@ -164,7 +164,7 @@ class LocalTarget:
         """
         batch = self.pad(rows, padding_side=padding_side, padded_length=padded_length)
         model = self.model if model is None else model
-        call = {**self.call_kwargs(), **kwargs, "max_new_tokens": max_new_tokens}
+        call = {**self.call_kwargs(**kwargs), "max_new_tokens": max_new_tokens}
         if getattr(model.generation_config, "pad_token_id", None) is None:
             call.setdefault("pad_token_id", self.pad_id)
         with torch.no_grad(), loading.quiet_transformers():
@@ -178,9 +178,10 @@ class LocalTarget:
             )
         return collect(result, batch, self.tokenizer, _eos_ids(model, call))
 
-    def call_kwargs(self) -> dict[str, Any]:
-        """The user's arguments; a ``generation_config`` given as a mapping becomes the object."""
-        call = dict(self.generate_kwargs)
+    def call_kwargs(self, **kwargs: Any) -> dict[str, Any]:
+        """The user's arguments with ``kwargs`` over them; a ``generation_config`` given as a
+        mapping becomes the object."""
+        call = {**self.generate_kwargs, **kwargs}
         given = call.get("generation_config")
         if isinstance(given, Mapping):
             from transformers import GenerationConfig
@@ -190,7 +191,7 @@ class LocalTarget:
 
     def effective_generation(self, **kwargs: Any) -> Any:
         """The GenerationConfig that ``generate`` will use, by the library's own merge."""
-        call = {**self.call_kwargs(), **kwargs}
+        call = self.call_kwargs(**kwargs)
         given = call.pop("generation_config", None)
         with loading.quiet_transformers():
             config, _ = self.model._prepare_generation_config(given, **call)
@@ -252,11 +253,13 @@ def load_local(
     revision: str | None = None,
     prompts: Sequence[Prompt] | None = None,
     generate_kwargs: Mapping[str, Any] | None = None,
+    serve: str | None = None,
 ) -> LocalTarget:
     """Load a model folder or hub id through the Auto classes.
 
     ``dtype`` None keeps the checkpoint's own, ``device`` None takes an accelerator if there is
-    one. ``prompts`` None takes :func:`default_prompts`. Raises :class:`DetdiagError`.
+    one. ``prompts`` None takes :func:`default_prompts`. ``serve`` names a demo fault to serve the
+    model with, here and in child processes. Raises :class:`DetdiagError`.
     """
     began = time.monotonic()
     path = loading.resolve_path(path_or_id)
@@ -269,6 +272,10 @@ def load_local(
     tokenizer = loading.load_tokenizer(source, **shared)
     model, info = loading.load_model(source, dtype=loading.resolve_dtype(dtype), **extra, **shared)
     model = model.to(where)
+    if serve is not None:
+        from detdiag.demo import serve as demo_serve
+
+        demo_serve(serve, model)
     return LocalTarget(
         name=source if path is None else path.resolve().name,
         path=path,
@@ -285,6 +292,7 @@ def load_local(
             "attn": attn,
             "trust_remote_code": trust_remote_code,
             "revision": revision,
+            "serve": serve,
         },
         load_notes=_load_notes(info),
         load_wall_s=time.monotonic() - began,
