@@ -34,6 +34,10 @@ def fingerprint(
         typer.Option("--output", "-o", help="Write here (a fingerprint, or a report of the diff)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    history: Annotated[
+        Path | None,
+        typer.Option(help="Append to this file (one entry a line) and name what changed, when."),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Reader threads (default: up to 8).")
     ] = None,
@@ -42,6 +46,8 @@ def fingerprint(
     models, given = model or [], prints or []
     if models and given:
         given, models = [*given, *models], []
+    if history is not None:
+        _follow(history, [*given, *models], as_json, threads)
     if not given and len(models) <= 1:
         _take(models[0] if models else None, output or [], threads)
     elif len(given) == 1:
@@ -64,6 +70,41 @@ def _take(model: Path | None, output: list[Path], threads: int | None) -> None:
         print(f"wrote {path}", file=sys.stderr)
 
 
+def _follow(history: Path, sources: list[Path], as_json: bool, threads: int | None) -> None:
+    """Exit 1 when the newest entry differs from the one before it."""
+    from detdiag.fingerprint.collect import fingerprint as take
+    from detdiag.fingerprint.history import append, change_points, entries
+
+    if len(sources) > 1:
+        raise DetdiagError("--history takes one model folder or fingerprint at a time")
+    if not sources and not history.exists():
+        raise DetdiagError("no such history; name a model folder to start one", path=history)
+    for source in sources:
+        append(history, take(source, threads=threads) if source.is_dir() else _load(source, None))
+    kept = entries(history)
+    points = change_points(kept)
+    if as_json:
+        rows = [
+            {"before": p.before, "after": p.after, "rows": [r.to_dict() for r in p.rows]}
+            for p in points
+        ]
+        print(json.dumps({"entries": len(kept), "changes": rows}, ensure_ascii=True, indent=1))
+    else:
+        print(f"{len(kept)} entries, {len(points)} changes that can change the output")
+        for point in points:
+            _print_point(point)
+    moved = bool(change_points(kept[-2:]))
+    raise typer.Exit(int(Exit.ATTRIBUTED if moved else Exit.CLEAN))
+
+
+def _print_point(point: Any) -> None:
+    from detdiag.inputs.characters import visible
+
+    print(visible(point.describe(), 300))
+    for row in point.rows[:8]:
+        print(visible(f"  [{row.severity}] {row.describe()}", 400))
+
+
 def _write_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,14 +114,21 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _load(path: Path, threads: int | None) -> Mapping[str, Any]:
-    """A fingerprint file, or the fingerprint of a model folder's files (no machine facts)."""
+    """A fingerprint file, the fingerprint in a report or a record, or that of a model folder's
+    files (no machine facts)."""
     from detdiag.fingerprint.collect import model_section
     from detdiag.inputs.compare import read_bytes
     from detdiag.inputs.json_text import parse_json, plain
 
     if path.is_dir() or path.suffix in (".safetensors", ".gguf", ".bin"):
         return model_section(path, threads=threads)
+    if path.suffix == ".ndjson":
+        from detdiag.evidence.record import read_record
+
+        return read_record(path).fingerprint
     facts = plain(parse_json(read_bytes(path), path))
+    if isinstance(facts, dict) and str(facts.get("schema", "")).startswith("detdiag.report/"):
+        facts = facts.get("fingerprint")
     if not isinstance(facts, dict):
         raise DetdiagError("expected a JSON object of version facts", path=path)
     return facts
@@ -92,6 +140,7 @@ def _names(paths: list[Path]) -> list[str]:
 
 
 def _compare(a: Path, b: Path, output: list[Path], as_json: bool, threads: int | None) -> None:
+    from detdiag.fingerprint.behaviour import behaviour_findings
     from detdiag.fingerprint.diff import diff_fingerprints
     from detdiag.fingerprint.findings import fingerprint_findings
     from detdiag.fingerprint.weightdiff import value_comparison
@@ -100,6 +149,7 @@ def _compare(a: Path, b: Path, output: list[Path], as_json: bool, threads: int |
     values = value_comparison(left, right, a, b) if a.is_dir() and b.is_dir() else None
     rows = diff_fingerprints(left, right, values=values)
     findings = fingerprint_findings(left, right, values=values, names=_pair(_names([a, b])))
+    findings += behaviour_findings(left, right, rows)
     differs = any(finding.outcome == "failed" for finding in findings)
     if as_json:
         table = [row.to_dict() for row in rows]

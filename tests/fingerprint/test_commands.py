@@ -99,6 +99,24 @@ def test_bad_input_is_one_line(tmp_path: Path, bad: str) -> None:
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
 
 
+def test_history_names_the_change_point(tmp_path: Path) -> None:
+    log = tmp_path / "log.ndjson"
+    assert run("fingerprint", "--history", log).returncode == 2
+    same = write_model(tmp_path / "same")
+    weights = tensors()
+    weights["model.norm.weight"] = weights["model.norm.weight"] + 1
+    other = write_model(tmp_path / "other", weights)
+    codes = [run("fingerprint", "--history", log, f).returncode for f in (same, same, other, other)]
+    assert codes == [0, 0, 1, 0]
+    done = run("fingerprint", "--history", log, "--json")
+    found = json.loads(done.stdout)
+    assert found["entries"] == 4 and len(found["changes"]) == 1
+    (row,) = found["changes"][0]["rows"]
+    assert row["field"] == "weights_digest" and "1 tensor of 10" in row["text"]
+    log.write_bytes(log.read_bytes()[:-20])
+    assert json.loads(run("fingerprint", "--history", log, "--json").stdout)["entries"] == 3
+
+
 def test_env_in_text_and_json() -> None:
     done = run("env")
     assert done.returncode == 0 and "recorded evidence" in done.stdout
