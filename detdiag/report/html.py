@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +29,10 @@ PLOTLY_MODES: Final[tuple[PlotlyMode, ...]] = get_args(PlotlyMode)
 EVIDENCE_CAP_BYTES: Final = 120_000
 """Largest evidence link, in base64 characters; above it the long tables are thinned."""
 
+_COMMAND: Final = re.compile(
+    r"^(detdiag|python3?|pip|curl|vllm|export|docker|ollama|torch|sglang|llama-\w+)\b"
+    r"|^[A-Z][A-Z0-9_]+=|\w\(|[{}=;]|\s--?\w"
+)
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 
 
@@ -68,8 +73,14 @@ def _environment() -> Environment:
     )
     environment.filters["visible"] = marked
     environment.filters["visible_block"] = lambda value: marked(value, keep="\n\t")
+    environment.tests["command"] = looks_like_command
     environment.filters["condition"] = tables.condition_text
     return environment
+
+
+def looks_like_command(value: Any) -> bool:
+    """True for something to paste into a shell or a program, False for advice in words."""
+    return bool(_COMMAND.search(str(value)))
 
 
 def marked(value: Any, keep: str = "") -> Markup:
@@ -93,7 +104,9 @@ def _page(report: model.Report, say: Say, lang: str) -> dict[str, Any]:
     return {
         "html_lang": HTML_LANG[lang],  # type: ignore[index]
         "css": Markup(css),
-        "title": " · ".join(part for part in (found["headline"], name, "detdiag") if part),
+        "title": " · ".join(
+            part for part in (" ".join(found["headline"]).strip(), name, "detdiag") if part
+        ),
         "version": visible(model.mapping(report.get("tool")).get("version")),
         "schema": visible(report.get("schema")),
         "facts": verdict.facts(report, say),

@@ -166,6 +166,16 @@ def first_divergence(report: Report) -> dict[str, Any]:
     return {k: place[k] for k in ("query", "token", "module", "op") if place.get(k) is not None}
 
 
+def listed_module(module: Any, modules: Sequence[Any]) -> int | None:
+    """Row of ``module`` among ``modules``, or of its nearest listed ancestor; None without one."""
+    path = str(module)
+    while path:
+        if path in modules:
+            return list(modules).index(path)
+        path = path.rpartition(".")[0]
+    return None
+
+
 def fingerprint_digest(report: Report) -> str | None:
     """The fingerprint's own digest, or one over its canonical JSON; None where there is none."""
     print_ = mapping(report.get("fingerprint"))
@@ -174,6 +184,7 @@ def fingerprint_digest(report: Report) -> str | None:
     for key in ("digest", "sha256", "fingerprint", "id"):
         if isinstance(print_.get(key), str) and print_[key]:
             return str(print_[key])
+    print_ = {k: v for k, v in print_.items() if k != "created"}
     canonical = json.dumps(json_ready(print_), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 

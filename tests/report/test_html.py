@@ -202,7 +202,7 @@ def test_hostile_text_is_text() -> None:
         hidden = set("\u202e\u202c\u200b\u2028\x1b\x00\r") | {chr(0xD800)}
         assert not hidden & set(text)
         assert "{{7*7}}" in text and "49" not in parsed.texts["h1"][0]
-        assert "\\u202egnp.exe" in "".join(parsed.texts["h1"])
+        assert "\\u202egnp.exe" in "".join(parsed.texts["h1"] + parsed.texts["span"])
 
 
 def test_the_first_difference_is_marked_in_shape_not_only_colour() -> None:

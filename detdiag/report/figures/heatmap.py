@@ -81,10 +81,9 @@ def divergence_heatmap(report: model.Report, say: Say) -> Figure | None:
     )
     first = model.mapping(heat.get("first"))
     column = finite(first.get("token"))
-    if first.get("module") in modules and column is not None and start <= column < stop:
-        _outline(
-            figure, int(column), modules.index(str(first["module"])), say("heatmap.first_mark")
-        )
+    row = model.listed_module(first.get("module"), modules)
+    if row is not None and column is not None and start <= column < stop:
+        _outline(figure, int(column), row, say("heatmap.first_mark"))
     return figure
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detdiag.report import model
@@ -53,6 +54,7 @@ def margins_scatter(report: model.Report, say: Say) -> Figure | None:
             else ("at_risk" if below else "safe")
         )
         classes[kind].append((max(noise, floor), max(margin, floor), row))
+    counts = {kind: len(members) for kind, members in classes.items()}
     classes["safe"] = classes["safe"][:: len(classes["safe"]) // MAX_SAFE_POINTS + 1]
     looks = {
         "safe": {"symbol": "circle-open", "size": 6, "color": GREY},
@@ -63,11 +65,10 @@ def margins_scatter(report: model.Report, say: Say) -> Figure | None:
     figure = go.Figure(
         layout=layout(440, 44, xaxis=log_axis(say("margins.x")), yaxis=log_axis(say("margins.y")))
     )
-    ends = [
-        min(min(a, b) for k in classes.values() for a, b, _ in k),
-        max(max(a, b) for k in classes.values() for a, b, _ in k),
-    ]
-    ends = [rounded(ends[0] / 1.3) or floor, rounded(ends[1] * 1.3) or 1.0]
+    x_range = _range([a for members in classes.values() for a, _, _ in members])
+    y_range = _range([b for members in classes.values() for _, b, _ in members])
+    figure.update_layout(xaxis={"range": x_range}, yaxis={"range": y_range})
+    ends = [rounded(10 ** min(x_range[0], y_range[0])), rounded(10 ** max(x_range[1], y_range[1]))]
     figure.add_scatter(
         x=ends,
         y=ends,
@@ -86,10 +87,17 @@ def margins_scatter(report: model.Report, say: Say) -> Figure | None:
                 text=[_margin_label(row) for _, _, row in members],
                 hovertemplate="%{text}<br>%{y} / %{x}<extra></extra>",
                 mode="markers",
-                name=f"{say('margins.' + kind)} ({len(members)})",
+                name=f"{say('margins.' + kind)} ({counts[kind]})",
                 marker=looks[kind],
             )
     return figure
+
+
+def _range(values: Sequence[float]) -> list[float]:
+    """A range on a logarithmic axis (exponents) with room around the marks, at least a decade."""
+    low, high = math.log10(min(values)), math.log10(max(values))
+    room = max(0.12, (1 - (high - low)) / 2)
+    return [round(low - room, 3), round(high + room, 3)]
 
 
 def _margin_label(row: Mapping[str, Any]) -> str:

@@ -117,6 +117,7 @@ def routing_margins(report: model.Report, say: Say) -> Figure | None:
         (True, "router_margins.changed", {"symbol": "diamond", "size": 9, "color": VERMILION}),
     ):
         members = [r for r in table if bool(r.get("changed")) is changed]
+        count = len(members)
         if not changed:
             members = members[:: len(members) // MAX_SAFE_POINTS + 1]
         if members:
@@ -126,7 +127,7 @@ def routing_margins(report: model.Report, say: Say) -> Figure | None:
                 text=[f"#{number(r.get('position'))}" for r in members],
                 hovertemplate="%{text} · %{x}: %{y}<extra></extra>",
                 mode="markers",
-                name=f"{say(name)} ({len(members)})",
+                name=f"{say(name)} ({count})",
                 marker=look,
             )
     blocks = sorted(

@@ -63,7 +63,7 @@ def axis(title: str, **extra: Any) -> dict[str, Any]:
 
 
 def log_axis(title: str, **extra: Any) -> dict[str, Any]:
-    return axis(title, type="log", tickformat="~g", dtick=1, **extra)
+    return axis(title, type="log", tickformat="~g", nticks=7, **extra)
 
 
 def plain(text: Any, limit: int = 60) -> str:

@@ -80,10 +80,17 @@ def yes_no(say: Say, key: str) -> Callable[[Mapping[str, Any]], str]:
 def condition_text(value: Any) -> str:
     """A condition dict as ``key=value, key=value``; any other value as text."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{visible(k)}={one_line(v, 60)}" for k, v in value.items()) or "–"
+        return ", ".join(_named(str(k), v) for k, v in value.items()) or "–"
     if isinstance(value, (list, tuple)):
         return " / ".join(condition_text(v) for v in value)
     return one_line(value, 200)
+
+
+def _named(key: str, value: Any) -> str:
+    """``key=value``; the value of factors that move together names them itself."""
+    if " + " in key and "=" in str(value):
+        return one_line(value, 160)
+    return f"{visible(key)}={one_line(value, 60)}"
 
 
 def phrase(value: Any, say: Say) -> str:

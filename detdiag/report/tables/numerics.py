@@ -80,13 +80,15 @@ def heatmap_table(report: model.Report, say: Say) -> Table:
     grid = heat.get("log10_rel") or []
     first = model.mapping(heat.get("first"))
     source: list[dict[str, Any]] = []
-    for module, line in zip(heat.get("modules") or [], grid, strict=False):
+    modules = list(heat.get("modules") or [])
+    start = model.listed_module(first.get("module"), modules)
+    for row, (module, line) in enumerate(zip(modules, grid, strict=False)):
         known = [finite(v) for v in (line or [])]
         hit = [i for i, v in enumerate(known) if v is not None]
         source.append(
             {
                 "module": module,
-                "mark": say("heatmap.first_mark") if module == first.get("module") else None,
+                "mark": say("heatmap.first_mark") if row == start else None,
                 "first": hit[0] if hit else None,
                 "k": len(hit),
                 "n": len(known),

@@ -62,7 +62,7 @@ def operators_finding(report: model.Report, say: Say) -> str:
     proof = model.mapping(data.get("proof"))
     statement = proof.get("statement")
     if isinstance(statement, (list, tuple)) and statement:
-        return " ".join(visible(line) for line in statement)
+        return "; ".join(visible(line).rstrip(".") for line in statement) + "."
     born = [r for r in model.rows(data.get("operators")) if r.get("label") == "born"]
     if born:
         names = ", ".join(dict.fromkeys(one_line(r.get("op"), 60) for r in born[:5]))

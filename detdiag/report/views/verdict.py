@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,7 +21,8 @@ def facts(report: model.Report, say: Say) -> list[tuple[str, str]]:
     method = model.mapping(report.get("method"))
     tool = model.mapping(report.get("tool"))
     digest = model.fingerprint_digest(report)
-    when = method.get("started") or method.get("time") or target.get("time")
+    created = model.mapping(report.get("fingerprint")).get("created")
+    when = method.get("started") or method.get("time") or target.get("time") or created
     count = report.get("observations")
     found = [
         ("header.target", target_name(report)),
@@ -58,13 +60,34 @@ def verdict_view(report: model.Report, say: Say) -> dict[str, Any]:
         "symbol": _VERDICT_SYMBOLS.get(status, "?"),
         "word": say(f"status.{status}"),
         "tags": tags,
-        "headline": sentence if english and sentence else headline_text(report, say),
+        "headline": split_sentence(sentence)
+        if english and sentence
+        else (headline_text(report, say), ""),
         "sentence": "" if english else sentence,
         "rows": _verdict_rows(report, say),
         "remedy": model.primary_remedy(report) if status == "attributed" else None,
-        "next": model.rows(found.get("next"))[:3] if status != "clean" else [],
+        "next": next_steps(report)[:3] if status != "clean" else [],
         "would_change": found.get("would_change"),
     }
+
+
+def split_sentence(sentence: str) -> tuple[str, str]:
+    """The verdict's first words (layer and confidence) and the counts behind them.
+
+    Joined by a space the two are the sentence again.
+    """
+    match = re.match(r"(.{1,60}?\):|[^:]{1,60}:) (.{40,})$", sentence, re.S)
+    return (match[1], match[2]) if match else (sentence, "")
+
+
+def next_steps(report: model.Report) -> list[Mapping[str, Any]]:
+    """The next experiments without what the primary remedy already says."""
+    remedy = model.primary_remedy(report)
+    said = {remedy.action, remedy.verify} - {None} if remedy else set()
+    steps = model.rows(model.verdict(report).get("next"))
+    if model.verdict(report).get("status") != "attributed":
+        return steps
+    return [s for s in steps if s.get("why") not in said and s.get("command") not in said]
 
 
 def _verdict_rows(report: model.Report, say: Say) -> list[tuple[str, str]]:
@@ -83,8 +106,13 @@ def _verdict_rows(report: model.Report, say: Say) -> list[tuple[str, str]]:
         out.append((say("verdict.also"), say("verdict.also_none")))
     if found.get("confounded"):
         out.append((say("verdict.confounded"), confounded_text(found["confounded"])))
+    absent = {
+        layer.get("layer")
+        for layer in model.layers_in_walk_order(report)
+        if model.layer_state(layer) == "not_applicable"
+    }
     for key in ("ruled_out", "untested"):
-        names = model.layer_ids(found.get(key))
+        names = [n for n in model.layer_ids(found.get(key)) if n not in absent]
         if names:
             out.append((say(f"verdict.{key}"), ", ".join(visible(n) for n in names)))
     return out
