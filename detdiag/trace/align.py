@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ Shape = tuple[int, ...]
 Pick = slice | Columns | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cut:
     """How to cut the row out: ``fold`` = (axis, rows, columns) to split first, then ``picks``."""
 
@@ -27,7 +28,7 @@ class Cut:
     batched: bool = False
     """Whether a batch axis was found (False: the whole tensor is taken)."""
 
-    @property
+    @cached_property
     def copies(self) -> bool:
         """Whether the cut may be new memory (an index, or a fold of a strided tensor)."""
         return self.fold is not None or any(isinstance(p, tuple) for p in self.picks)

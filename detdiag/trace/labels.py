@@ -89,6 +89,8 @@ class _Walk:
         if self._inside(op):
             self.taint[op.index] = inherited or "tainted" in states
             return Labelled(op, other, "unalignable", on_path=on_path)
+        if not op.outputs:
+            return Labelled(op, other, "inherited" if inherited else "equal", on_path=on_path)
         zone = self._zone(op)
         if out is not True and zone is not None and not inherited and "tainted" not in states:
             path = op.frame.path
@@ -124,7 +126,7 @@ class _Walk:
 
     def _counts(self, op: Op) -> bool:
         """Whether the operator reduces or reorders the batch on purpose (counts, sorts, sizes)."""
-        if op.index in self.floats and op.floating:
+        if self.b.whole or (op.index in self.floats and op.floating):
             return False
         if op.name in _REORDERS and not op.floating:
             return True

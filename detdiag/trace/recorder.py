@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,10 @@ from detdiag.trace.align import WHOLE, Cut, Shape, best_cut, cut_guess, cut_solo
 from detdiag.trace.bits import digest_device, digest_host
 from detdiag.trace.calls import ForwardCall, Layout
 from detdiag.trace.modules import Frame, ModuleStack, tracked
-from detdiag.trace.schema import OpInfo, named_tensors, op_info, scalar_text, tensors_in
+from detdiag.trace.schema import OpInfo, named_tensors, op_info, scalars, tensors_in
+
+_NOTHING = nullcontext()
+_OUT = tuple(f"out.{i}" for i in range(7)) + ("out.more",)
 
 Key = tuple[str, str, str]
 """(module path, operator, slot): where solo shapes are looked up."""
@@ -47,7 +51,7 @@ class Op:
     name: str
     frame: Frame
     occurrence: int
-    scalars: str
+    scalars: tuple[Any, ...]
     inputs: tuple[Sig, ...]
     outputs: tuple[Sig, ...]
     floating: bool
@@ -65,6 +69,7 @@ class Anchor:
     inputs: tuple[Sig, ...]
     outputs: tuple[Sig, ...] = ()
     last_op: int = -1
+    held: Any = None
 
 
 @dataclass(slots=True)
@@ -95,6 +100,8 @@ class Trace:
     layouts: tuple[Layout, ...]
     coverage: Coverage
     shapes: dict[Key, list[Shape]]
+    whole: bool = False
+    """Whether tensors were taken whole (two runs of one call) rather than one row of them."""
 
 
 class _Storage(NamedTuple):
@@ -129,6 +136,7 @@ class Recorder(TorchDispatchMode):
         watch_random: bool = False,
         names: dict[int, str] | None = None,
         sink: Sink | None = None,
+        leaves: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__()
         self.layouts = layouts
@@ -143,13 +151,17 @@ class Recorder(TorchDispatchMode):
         self.coverage = Coverage()
         self.shapes: dict[Key, list[Shape]] = defaultdict(list)
         self.sink = sink
+        self.leaves = leaves
+        self.paused = False
+        self.below = False
+        """Whether other dispatch modes run below and must not see the work of measuring."""
         self._names = names or {}
         self._version = 0
         self._storages: dict[int, _Storage] = {}
         self._digests: dict[tuple[Any, ...], int] = {}
         self._cuts: dict[tuple[Any, ...], Cut | None] = {}
         self._pending: list[Tensor] = []
-        self._seen: Counter[tuple[Frame, str]] = Counter()
+        self._seen: dict[tuple[Frame, str], int] = {}
         self._keep: list[Any] = []
 
     # -- dispatch ---------------------------------------------------------------------------
@@ -159,17 +171,24 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         info = op_info(func)
+        if info.view or self.paused:
+            self.coverage.views += not self.paused
+            return func(*args, **kwargs)
         if info.metadata:
             out = func(*args, **kwargs)
             if info.name == "aten.lift_fresh":
                 self._wrote(out, -1)
             return out
+        return self._traced(info, func, args, kwargs)
+
+    def _traced(self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         tensors = named_tensors(info, args, kwargs)
         frame = self.stack.top
         before: tuple[Sig, ...] = ()
         if info.writes:
             before = self._sigs(frame, info.name, tensors)
-        state = torch.random.default_generator.get_state() if self._random(info) else None
+        watch = self.watch_random or info.seeded
+        state = torch.random.default_generator.get_state() if watch else None
         out = func(*args, **kwargs)
         results = [out] if isinstance(out, Tensor) else tensors_in(out)
         if not info.writes:
@@ -179,9 +198,6 @@ class Recorder(TorchDispatchMode):
             before = self._sigs(frame, info.name, tensors)
         self._record(info, frame, args, kwargs, tensors, results, before, state)
         return out
-
-    def _random(self, info: OpInfo) -> bool:
-        return self.watch_random or info.seeded
 
     def _record(
         self,
@@ -195,30 +211,35 @@ class Recorder(TorchDispatchMode):
         state: Tensor | None,
     ) -> None:
         index = len(self.ops)
-        written = [(f"out.{i}", "out", t) for i, t in enumerate(results)]
-        ids = {id(t) for t in results}
-        written += [w for w in tensors if w[1] in info.writes and id(w[2]) not in ids]
+        written = [(_OUT[min(i, 7)], "out", t) for i, t in enumerate(results)]
+        if info.writes:
+            ids = {id(t) for t in results}
+            written += [w for w in tensors if w[1] in info.writes and id(w[2]) not in ids]
+        floating = False
         for _, _, t in written:
             self._wrote(t, index)
+            floating = floating or t.is_floating_point()
         outputs = () if info.empty else self._sigs(frame, info.name, written)
         drew = state is not None and not torch.equal(
             state, torch.random.default_generator.get_state()
         )
         key = (frame, info.name)
-        op = Op(
-            index=index,
-            name=info.name,
-            frame=frame,
-            occurrence=self._seen[key],
-            scalars=scalar_text(args, kwargs),
-            inputs=before,
-            outputs=outputs,
-            floating=any(t.is_floating_point() for _, _, t in written),
-            seeded=info.seeded,
-            drew=drew,
+        seen = self._seen.get(key, 0)
+        self._seen[key] = seen + 1
+        self.ops.append(
+            Op(
+                index,
+                info.name,
+                frame,
+                seen,
+                scalars(args, kwargs),
+                before,
+                outputs,
+                floating,
+                info.seeded,
+                drew,
+            )
         )
-        self._seen[key] += 1
-        self.ops.append(op)
         self.coverage.operators += 1
 
     # -- operands ---------------------------------------------------------------------------
@@ -230,75 +251,92 @@ class Recorder(TorchDispatchMode):
 
     def _storage(self, t: Tensor) -> _Storage | None:
         """The known storage of ``t``, unless another one has taken its address."""
-        known = self._storages.get(_address(t))
-        if known is None or known.alive() is not t.untyped_storage():
+        try:
+            storage = t.untyped_storage()
+        except (RuntimeError, NotImplementedError):
             return None
-        return known
+        known = self._storages.get(storage.data_ptr())
+        return known if known is not None and known.alive() is storage else None
 
     def _sigs(self, frame: Frame, name: str, tensors: list[Any]) -> tuple[Sig, ...]:
-        return tuple(self._sig(frame, name, slot, t) for slot, argument, t in tensors)
+        if not tensors:
+            return ()
+        with _disable_current_modes() if self.below else _NOTHING:
+            return tuple(self._sig(frame, name, slot, t) for slot, _, t in tensors)
 
     def _sig(self, frame: Frame, name: str, slot: str, t: Tensor) -> Sig:
-        storage = self._storage(t)
-        producer = storage.writer if storage else -1
-        source = "" if producer >= 0 else self._names.get(_address(t), "")
-        raw = tuple(t.shape)
-        stride = tuple(t.stride()) if t.layout == torch.strided else ()
-        if source.startswith(("parameter:", "buffer:")):
-            cut: Cut | None = WHOLE
+        try:
+            storage = t.untyped_storage()
+            address = storage.data_ptr() or id(t)
+        except (RuntimeError, NotImplementedError):  # a wrapper without memory of its own
+            return self._opaque(slot, t)
+        known = self._storages.get(address)
+        if known is not None and known.alive() is storage:
+            producer, version = known.writer, known.version
+            source = "" if producer >= 0 else self._names.get(address, "")
         else:
+            producer, source = -1, self._names.get(address, "")
+            version = 0 if source else -1
+        raw, dtype = t.shape, _name(t.dtype)
+        stride = t.stride() if t.layout is torch.strided else ()
+        cut: Cut | None = WHOLE
+        if source.startswith("parameter:"):
+            t = _memory_order(t)
+        elif not self.whole and not source.startswith("buffer:"):
             cut = self._cut((frame.path, name, slot), raw)
         if cut is None:
             self.coverage.unalignable += 1
-            return Sig(slot, None, str(t.dtype), raw, raw, stride, producer, source, False)
-        version = storage.version if storage else 0 if source else None
+            return Sig(slot, None, dtype, raw, raw, stride, producer, source, False)
         try:
-            if source.startswith("parameter:"):
-                t = _memory_order(t)
             digest, shape = self._digest(t, cut, version)
         except (RuntimeError, NotImplementedError, TypeError):
-            self.coverage.opaque += 1
-            return Sig(slot, None, str(t.dtype), raw, raw, stride, producer, source, False)
-        short = tuple(s for s in shape if s != 1)
-        return Sig(slot, digest, str(t.dtype), short, raw, stride, producer, source, cut.batched)
+            return self._opaque(slot, t)
+        if 1 in shape:
+            shape = tuple([s for s in shape if s != 1])
+        return Sig(slot, digest, dtype, shape, raw, stride, producer, source, cut.batched)
+
+    def _opaque(self, slot: str, t: Tensor) -> Sig:
+        self.coverage.opaque += 1
+        return Sig(slot, None, str(t.dtype), (), tuple(t.shape), (), -1, "", False)
 
     def _cut(self, key: Key, raw: Shape) -> Cut | None:
+        memo = (key, raw, self.stack.steps)
+        try:
+            return self._cuts[memo]
+        except KeyError:
+            self._cuts[memo] = cut = self._new_cut(key, tuple(raw))
+            return cut
+
+    def _new_cut(self, key: Key, raw: Shape) -> Cut | None:
         step = min(self.stack.step, len(self.layouts) - 1)
         layout = self.layouts[step]
-        if self.whole:
-            return WHOLE
         if self.solo is None:
-            shapes = self.shapes[key]
-            if raw not in shapes:
-                shapes.append(raw)
+            self.shapes[key].append(raw)
             return cut_solo(raw, layout, self.row if layout.n > 1 else 0)
-        memo = (key, raw, step)
-        if memo not in self._cuts:
-            alone = self.solo.layouts[min(step, len(self.solo.layouts) - 1)]
-            found = best_cut(raw, self.solo.shapes.get(key, ()), layout, alone, self.row)
-            self._cuts[memo] = found or cut_guess(raw, layout, self.row)
-        return self._cuts[memo]
+        alone = self.solo.layouts[min(step, len(self.solo.layouts) - 1)]
+        found = best_cut(raw, self.solo.shapes.get(key, ()), layout, alone, self.row)
+        return found or cut_guess(raw, layout, self.row)
 
-    def _digest(self, t: Tensor, cut: Cut, version: int | None) -> tuple[int, Shape]:
-        """Digest of the cut tensor; with ``version`` None nothing vouches for a cached one."""
-        counter = t._version if not t.is_inference() else 0
+    def _digest(self, t: Tensor, cut: Cut, version: int) -> tuple[int, Shape]:
+        """Digest of the cut tensor; with ``version`` -1 nothing vouches for a cached one."""
+        counter = 0 if t.is_inference() else t._version
         if cut is not WHOLE:
             t = cut.apply(t)
-        shape = tuple(t.shape)
-        if t.is_contiguous():
-            key: tuple[Any, ...] = (t.data_ptr(), t.numel(), t.dtype, version, counter)
-        else:
-            key = (t.data_ptr(), shape, t.stride(), t.dtype, version, counter)
-        keep = version is not None and t.numel() > 0 and not cut.copies
-        if keep and key in self._digests:
-            return self._digests[key], shape
+        shape, flat = t.shape, t.is_contiguous()
+        key: tuple[Any, ...] | None = None
+        if version >= 0 and not cut.copies:
+            place = (t.data_ptr(), t.dtype, version, counter)
+            key = (*place, t.numel()) if flat else (*place, shape, t.stride())
+            known = self._digests.get(key)
+            if known is not None:
+                return known, shape
         self.coverage.bytes_hashed += t.numel() * t.element_size()
         if t.device.type == "cpu":
             digest = digest_host(t)
         else:
             self._pending.append(digest_device(t))
             digest = -len(self._pending)
-        if keep:
+        if key is not None and t.numel():
             self._digests[key] = digest
         return digest, shape
 
@@ -306,32 +344,38 @@ class Recorder(TorchDispatchMode):
 
     def enter(self, frame: Frame, arguments: Any) -> None:
         """Note what goes into a module call (no dispatch mode sees the work done here)."""
-        with _disable_current_modes():
-            self._enter(frame, arguments)
+        self.paused = True
+        self._enter(frame, arguments)
+        self.paused = False
 
     def leave(self, frame: Frame, output: Any) -> None:
         """Note what comes out of a module call."""
-        with _disable_current_modes():
-            self._leave(frame, output)
+        self.paused = True
+        self._leave(frame, output)
+        self.paused = False
 
     def _enter(self, frame: Frame, arguments: Any) -> None:
-        args, kwargs = arguments
-        tensors = [(f"in.{i}", "", t) for i, t in enumerate(tensors_in(args, 2))]
-        tensors += [(f"in.{k}", "", v) for k, v in kwargs.items() if isinstance(v, Tensor)]
-        if not self.stack.frames[:-1]:
+        if len(self.stack.frames) == 1:
             self._keep.append(arguments)
-            for slot, _, t in tensors:
+            for slot, _, t in _given(arguments):
                 self._names.setdefault(_address(t), f"input:{slot[3:]}")
-        anchor = Anchor(frame, len(self.ops), self._sigs(frame, "module", tensors))
+        leaf = frame.path in self.leaves
+        inputs = () if leaf else self._sigs(frame, "module", _given(arguments))
+        anchor = Anchor(frame, len(self.ops), inputs, held=arguments if leaf else None)
         self.open.append(anchor)
         self.anchors.append(anchor)
 
     def _leave(self, frame: Frame, output: Any) -> None:
-        tensors = [(f"out.{i}", "", t) for i, t in enumerate(tensors_in(output, 2))]
         anchor = self.open.pop()
         while anchor.frame != frame and self.open:
             anchor = self.open.pop()
         anchor.last_op = len(self.ops)
+        held, anchor.held = anchor.held, None
+        if held is not None and anchor.last_op > anchor.first_op and self.sink is None:
+            return  # its operators say all there is to say about a module without children
+        tensors = [(_OUT[min(i, 7)], "", t) for i, t in enumerate(tensors_in(output, 2))]
+        if held is not None and anchor.last_op == anchor.first_op:
+            anchor.inputs = self._sigs(frame, "module", _given(held))
         for _, _, t in tensors:
             if self._storage(t) is None and _address(t) not in self._names and t.numel():
                 self.coverage.hidden += 1
@@ -340,9 +384,11 @@ class Recorder(TorchDispatchMode):
                 )
         anchor.outputs = self._sigs(frame, "module", tensors)
         if self.sink is not None and tensors:
-            cut = self._cut((frame.path, "module", "out.0"), tuple(tensors[0][2].shape))
+            shape = tuple(tensors[0][2].shape)
+            cut = WHOLE if self.whole else self._cut((frame.path, "module", "out.0"), shape)
             if cut is not None:
-                self.sink(frame, cut.apply(tensors[0][2]))
+                with _disable_current_modes():
+                    self.sink(frame, cut.apply(tensors[0][2]))
 
     def finish(self, logits: Tensor) -> Trace:
         """Resolve digests that wait on a device (one copy) and close the trace."""
@@ -363,6 +409,7 @@ class Recorder(TorchDispatchMode):
             layouts=self.layouts,
             coverage=self.coverage,
             shapes=dict(self.shapes),
+            whole=self.whole,
         )
 
 
@@ -370,8 +417,11 @@ def renames(tensors: list[Any], results: list[Tensor]) -> bool:
     """Whether the results are other names for the inputs' memory (views and the like)."""
     if not results or not tensors:
         return False
-    inputs = {_address(t) for _, _, t in tensors}
-    return all(r.numel() and _address(r) in inputs for r in results)
+    for r in results:
+        address = _address(r)
+        if not r.numel() or all(_address(t) != address for _, _, t in tensors):
+            return False
+    return True
 
 
 def _resolve(sigs: tuple[Sig, ...], values: list[int]) -> tuple[Sig, ...]:
@@ -390,8 +440,22 @@ def _address(t: Tensor) -> int:
         return id(t)
 
 
+def _given(arguments: Any) -> list[tuple[str, str, Tensor]]:
+    """Tensor arguments of a module call by slot."""
+    args, kwargs = arguments
+    out = [(f"in.{i}", "", t) for i, t in enumerate(tensors_in(args, 2))]
+    return out + [(f"in.{k}", "", v) for k, v in kwargs.items() if isinstance(v, Tensor)]
+
+
+@cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype)
+
+
 def _memory_order(t: Tensor) -> Tensor:
     """A transposed parameter as it lies in memory, so that hashing it needs no copy."""
+    if t.is_contiguous():
+        return t
     order = sorted(range(t.dim()), key=lambda axis: -t.stride(axis))
     return t.permute(order)
 
@@ -430,6 +494,7 @@ def record(
         watch_random=watch_random,
         names=storage_names(model),
         sink=sink,
+        leaves=frozenset(n for n, m in model.named_modules() if n and not m._modules),
     )
     with ExitStack() as contexts:
         for manager in inner:
@@ -441,6 +506,7 @@ def record(
 def _run(recorder: Recorder, model: nn.Module, call: ForwardCall) -> Tensor:
     with tracked(model, enter=recorder.enter, leave=recorder.leave) as stack:
         recorder.stack = stack
+        recorder.below = torch._C._len_torch_dispatch_stack() > 0
         with _entered(recorder):
             return call.run(model)
 

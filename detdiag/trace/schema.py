@@ -13,6 +13,15 @@ _METADATA = frozenset(
     "aten.detach aten.detach_ aten.alias aten.lift_fresh aten.is_nonzero aten._local_scalar_dense "
     "aten.sym_size aten.sym_numel aten.sym_stride aten.is_same_size aten.item".split()
 )
+_VIEWS = frozenset(
+    f"aten.{name}"
+    for name in "view transpose unsqueeze squeeze slice expand expand_as permute select t split "
+    "split_with_sizes chunk unbind narrow as_strided unfold movedim swapaxes diagonal flatten_view "
+    "view_as real imag view_as_real numpy_T mT".split()
+)
+"""Operators that never copy; others (``reshape``, ``to``) may, and are judged by their result."""
+
+_SIMPLE = frozenset({int, float, bool, str, type(None), torch.dtype})
 _UNINITIALISED = ("aten.empty", "aten.new_empty", "aten.empty_like", "aten.empty_strided")
 
 
@@ -22,6 +31,7 @@ class OpInfo:
 
     name: str
     metadata: bool
+    view: bool
     empty: bool
     writes: frozenset[str]
     arguments: tuple[str, ...]
@@ -44,6 +54,7 @@ def op_info(func: Any) -> OpInfo:
     return OpInfo(
         name=dotted,
         metadata=dotted in _METADATA,
+        view=dotted in _VIEWS,
         empty=dotted in _UNINITIALISED,
         writes=writes,
         arguments=arguments,
@@ -71,9 +82,12 @@ def _collect(name: str, value: Any, out: list[Any]) -> None:
                 out.append((f"{name}.{i}", name, item))
 
 
-def scalar_text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The arguments that are not tensors, as text; tensors stand as ``T``."""
-    return f"{_text(args)}{_text(kwargs) if kwargs else ''}"
+def scalars(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments that are not tensors, in order (lists as text), to compare two calls."""
+    plain = tuple(
+        [a if type(a) in _SIMPLE else _text(a) for a in args if not isinstance(a, Tensor)]
+    )
+    return plain if not kwargs else (*plain, _text(kwargs))
 
 
 def _text(value: Any) -> str:

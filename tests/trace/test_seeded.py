@@ -1,0 +1,87 @@
+"""Seeded faults: one-ULP noise at a random operator call of a random block must be named."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+
+from detdiag.trace import ForwardCall, prove_batch, prove_rerun, record
+from detdiag.trace.match import ancestors
+from tests.trace import planted
+from tests.trace.planted import ROW, fault
+
+Site = tuple[str, str, int]
+
+
+def sites(model: torch.nn.Module, call: ForwardCall) -> list[Site]:
+    """Floating operator calls on the way to the logits (results of one tensor, not in place)."""
+    trace = record(model, call, whole=True)
+    path = ancestors(trace, floating=True)
+    return [
+        (op.name, op.frame.path, op.occurrence)
+        for op in trace.ops
+        if op.index in path
+        and op.floating
+        and len(op.outputs) == 1
+        and op.outputs[0].dtype in ("torch.float32", "torch.bfloat16")
+        and not op.name.endswith("_")
+    ]
+
+
+def shots(count: int, seed: int) -> list[tuple[torch.nn.Module, Site]]:
+    generator = random.Random(seed)
+    models: list[Any] = [
+        planted.llama(blocks=2),
+        planted.gpt2(),
+        planted.llama(blocks=2, dtype=torch.bfloat16, attn="eager"),
+        planted.mixtral(),
+    ]
+    known = [sites(m, ForwardCall.from_rows([[5, 6, 7, 8]])) for m in models]
+    out = []
+    for i in range(count):
+        k = i % len(models)
+        out.append((models[k], generator.choice(known[k])))
+    return out
+
+
+def test_noise_from_run_to_run_is_named_exactly() -> None:
+    torch.set_num_threads(1)
+    call = ForwardCall.from_rows([[5, 6, 7, 8]])
+    shown, named, missed = 0, 0, []
+    for seed, (model, site) in enumerate(shots(56, 1)):
+        with fault(model, site, seed=seed):
+            proof = prove_rerun(model, call, pairs=3, placebos=0)
+        if proof.status == "equal":
+            continue  # the noise was absorbed on the way to the logits
+        shown += 1
+        first = proof.first_divergence or {}
+        if (first.get("op"), first.get("module")) == site[:2]:
+            named += 1
+        else:
+            missed.append((site, first, proof.status))
+    assert shown >= 40
+    assert named >= 0.95 * shown, missed
+
+
+def test_noise_in_batches_only_is_named_exactly() -> None:
+    """The models here give equal bits alone and in a batch until the fault is planted."""
+    torch.set_num_threads(1)
+    model = planted.llama(blocks=2)
+    solo = ForwardCall.from_rows([ROW])
+    batched = ForwardCall.from_rows([ROW] * 3)
+    assert prove_batch(model, solo, batched, toggles=False).status == "equal"
+    shown, missed = 0, []
+    known = sites(model, solo)
+    for site in random.Random(2).sample(known, 14):
+        with fault(model, site, batched=True):
+            proof = prove_batch(model, solo, batched, toggles=False, placebos=0)
+        if proof.status == "equal":
+            continue
+        shown += 1
+        first = proof.first_divergence or {}
+        if (first.get("op"), first.get("module")) != site[:2]:
+            missed.append((site, first, proof.status))
+    assert shown >= 8
+    assert not missed
