@@ -83,7 +83,7 @@ class MoeProbe:
             if rows and context.remaining_s() < cost:
                 skipped.append(f"prompt {prompt.id}")
                 continue
-            row = _examine(context, routers, reference(context, prompt))
+            row = _examine(context, routers, reference(context, prompt), brief=bool(rows))
             rows.append(row)
             skipped += row.left_out
             yield from _observations(row, routers, target)
@@ -119,15 +119,18 @@ def _routers(context: ProbeContext) -> tuple[Router, ...]:
     return found
 
 
-def _examine(context: ProbeContext, routers: Sequence[Router], ref: Reference) -> _Row:
+def _examine(
+    context: ProbeContext, routers: Sequence[Router], ref: Reference, *, brief: bool
+) -> _Row:
+    """``brief`` keeps to the largest batch: what a router does wrong it does to every prompt."""
     target = context.target
     tokens = ref.row[:MAX_TOKENS]
     solo = run(target, routers, Setup("solo", (tokens,)))
     row = _Row(ref, tokens, solo)
-    row.outcomes.append(_repeat_outcome(target, routers, solo, ref.query))
+    row.outcomes.append(_repeat_outcome(target, routers, solo, ref.prompt.id))
     shaky = {b.router.index for b in row.outcomes[0].blocks if not b.repeats}
     costs = 0.0
-    for setup in _setups(context, tokens):
+    for setup in _setups(context, tokens, brief=brief):
         if context.remaining_s() < costs:
             row.left_out.append(setup.name)
             continue
@@ -144,7 +147,7 @@ def _examine(context: ProbeContext, routers: Sequence[Router], ref: Reference) -
     return row
 
 
-def _setups(context: ProbeContext, tokens: tuple[int, ...]) -> Iterator[Setup]:
+def _setups(context: ProbeContext, tokens: tuple[int, ...], *, brief: bool) -> Iterator[Setup]:
     """Largest batch first: most of what a batch does to a router shows there."""
     sizes = sorted({n for n in context.plan.batch_sizes if n > 1}, reverse=True)
     if not sizes:
@@ -155,6 +158,8 @@ def _setups(context: ProbeContext, tokens: tuple[int, ...]) -> Iterator[Setup]:
     others = _neighbours(context, tokens, size - 1)
     yield Setup(f"batch of {size}, other text, last row", (*others, tokens), size - 1, "neighbours")
     yield Setup(f"batch of {size}, other text", (tokens, *others), 0, "neighbours")
+    if brief:
+        return
     for n in sizes:
         yield Setup(f"batch of {n} copies", (tokens,) * n, 0, "batch_size")
     yield Setup("padded", (tokens,), 0, "padded_length", len(tokens) + EXTRA_PADDING)
@@ -179,6 +184,8 @@ def _repeat_outcome(
 ) -> Outcome:
     """Replays at one shape, then reruns of the whole model with and without pinned places."""
     blocks = [repeat_events(target, base, r) for r in routers if r.index in base.calls]
+    if all(b.repeats for b in blocks):
+        return Outcome(query, base.setup.name, base.setup.factor, blocks, 0, 0)
     reruns = [run(target, routers, base.setup, keep=False).logits for _ in range(SOLO_RERUNS)]
     differing = [x for x in reruns if not torch.equal(x, base.logits)]
     made = Outcome(query, base.setup.name, base.setup.factor, blocks, len(differing), SOLO_RERUNS)
@@ -215,9 +222,9 @@ def _batch_outcome(
         blocks.append(found)
     if unsteady:
         # A draw or race that only a batch wakes: its control is this very batch.
-        return made, _repeat_outcome(target, routers, made, row.ref.query)
+        return made, _repeat_outcome(target, routers, made, row.ref.prompt.id)
     differs = int(not torch.equal(made.logits, row.solo.logits))
-    outcome = Outcome(row.ref.query, setup.name, setup.factor, blocks, differs, 1)
+    outcome = Outcome(row.ref.prompt.id, setup.name, setup.factor, blocks, differs, 1)
     if not outcome.own or not differs:
         return made, outcome
     refusing = {b.router.index for b, e in outcome.own if e.kind == "capacity"}
@@ -323,7 +330,7 @@ def _quiet_finding(rows: Sequence[_Row], routers: Sequence[Router], target: Loca
     row, made, block = _first_inherited(rows)
     share = _pinned_shares(target, routers, row, made).get("weights")
     return inherited_finding(
-        flips, places, row.ref.query, (block.router, block.inherited[0]), share
+        flips, places, row.ref.prompt.id, (block.router, block.inherited[0]), share
     )
 
 
@@ -378,7 +385,7 @@ def _table(rows: Sequence[_Row], routers: Sequence[Router], target: LocalTarget)
     named = [f for o in row.outcomes if (f := source_finding(o)) is not None]
     if named:
         table["first_flip"] = max(named, key=_strength).summary
-    table["query"] = row.ref.query
+    table["query"] = row.ref.prompt.id
     table["conditions"] = [row.solo.setup.name, other.setup.name]
     table["pinned"] = _pinned_shares(target, routers, row, other) if row.runs else {}
     if prediction is not None:

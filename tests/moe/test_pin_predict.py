@@ -74,11 +74,24 @@ def test_gap_is_between_rank_k_and_the_next() -> None:
 def test_expected_flips_match_a_simulation() -> None:
     draw = random.Random(5)
     margins = [abs(draw.gauss(0, 1)) for _ in range(400)]
-    noise, rounds = 0.2, 400
-    flips = sum(m + draw.gauss(0, noise) < 0 for m in margins for _ in range(rounds)) / rounds
-    assert expected_flips(margins, noise) == pytest.approx(flips, rel=0.1)
-    assert expected_flips(margins, 0.0) == 0.0
-    assert expected_flips([0.0], 1.0) == 0.5
+    changes = [draw.choice([0.0, 0.0, -0.25, 0.25, 0.5]) for _ in range(500)]
+    rounds = 400
+    flips = (
+        sum(
+            m + draw.choice([1, -1]) * draw.choice(changes) < 0
+            for m in margins
+            for _ in range(rounds)
+        )
+        / rounds
+    )
+    got = expected_flips(torch.tensor(margins), torch.tensor(changes))
+    assert got == pytest.approx(flips, rel=0.05)
+
+
+def test_an_exact_tie_flips_only_where_something_moves() -> None:
+    tie = torch.zeros(1)
+    assert expected_flips(tie, torch.zeros(8)) == 0.0
+    assert expected_flips(tie, torch.tensor([0.1, -0.1])) == 0.5
 
 
 def test_prediction_of_noisy_scores_fits_what_is_observed() -> None:
