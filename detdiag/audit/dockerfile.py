@@ -43,8 +43,14 @@ def dockerfile_documents(name: str, text: str) -> list[Document]:
     found = version or pins.get({"hf": "transformers"}.get(launch.engine, launch.engine))
     return [
         Document(
-            name, "launch", launch.surface, launch=launch, said=True,
-            version=launch.version or found, format="dockerfile", text=text,
+            name,
+            "launch",
+            launch.surface,
+            launch=launch,
+            said=True,
+            version=launch.version or found,
+            format="dockerfile",
+            text=text,
             locate=partial(_fixed, launch.line),
         )
     ]

@@ -78,7 +78,9 @@ def _set_flag(container: Any, launch: Launch, name: str, value: Any) -> bool:
     if isinstance(container.get("vllmConfig"), dict):
         container = container["vllmConfig"]
     keys = [key for key in _LISTS if container.get(key)]
-    owner = next((k for k in keys if _mentions(container[k], launch, name)), keys[0] if keys else None)
+    owner = next(
+        (k for k in keys if _mentions(container[k], launch, name)), keys[0] if keys else None
+    )
     if owner is None:
         container["args"] = []
         owner = "args"

@@ -15,8 +15,9 @@ from detdiag.audit.models import deepseek_thinks, family, is_alias
 from detdiag.audit.surfaces import Surface, common_name
 from detdiag.rules.condition import MISSING
 
-_MOE: Final = re.compile(r"mixtral|moe|-a\d+b|deepseek-(v[23]|r1)|gpt-oss|olmoe|kimi-k2|glm-4\.[56]",
-                         re.IGNORECASE)
+_MOE: Final = re.compile(
+    r"mixtral|moe|-a\d+b|deepseek-(v[23]|r1)|gpt-oss|olmoe|kimi-k2|glm-4\.[56]", re.IGNORECASE
+)
 KeyPath = tuple[str | int, ...]
 
 

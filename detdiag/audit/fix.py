@@ -20,13 +20,21 @@ from detdiag.evidence.finding import Finding
 
 ROUNDS: Final = 40
 _ONE_FOR_ALL: Final = (
-    "VLLM_BATCH_INVARIANT", "--enable-deterministic-inference", "FORCE_DETERMINISTIC"
+    "VLLM_BATCH_INVARIANT",
+    "--enable-deterministic-inference",
+    "FORCE_DETERMINISTIC",
 )
 """Switches that make several narrower ones unnecessary."""
 _PRIORITY: Final = ("call", "request", "modelfile", "file", "arg", "env")
 _ROLE: Final = {
-    "call": "call", "object": "call", "request": "request", "body": "request",
-    "file": "model_file", "modelfile": "modelfile", "arg": "launch", "env": "launch",
+    "call": "call",
+    "object": "call",
+    "request": "request",
+    "body": "request",
+    "file": "model_file",
+    "modelfile": "modelfile",
+    "arg": "launch",
+    "env": "launch",
 }
 _ALWAYS: Final = frozenset({"sampling_still_on", "unsupported_error"})
 
@@ -63,16 +71,15 @@ def fix_files(
         done.add(_key(finding))
         _apply(finding, result.documents, fixed)
     fixed.left = [
-        f for f in _audit(fixed.texts, surface, engine_version).findings
+        f
+        for f in _audit(fixed.texts, surface, engine_version).findings
         if f.kind == "sampling_still_on"
     ]
     return fixed
 
 
 def _audit(texts: Mapping[str, str], surface: str | None, version: str | None) -> AuditResult:
-    documents = [
-        doc for name, text in texts.items() for doc in read_documents(name, text.encode())
-    ]
+    documents = [doc for name, text in texts.items() for doc in read_documents(name, text.encode())]
     return audit_documents(documents, surface=surface, engine_version=version)
 
 
@@ -97,7 +104,8 @@ def _wanted(finding: Finding, harden: bool, done: set[tuple[str, str]]) -> bool:
     if finding.severity == "info":  # a hypothesis changes nobody's file
         return False
     if finding.kind in _ALWAYS or (
-        finding.kind == "ignored_parameter" and finding.severity == "high"
+        finding.kind == "ignored_parameter"
+        and finding.severity == "high"
         and finding.outcome == "failed"
     ):
         return True
@@ -111,11 +119,18 @@ def _apply(finding: Finding, documents: list[Document], fixed: Fixed) -> None:
     edits = dict(finding.data["edits"])
     by_space: dict[str, list[tuple[str, Any]]] = {}
     for name, value in edits.items():
-        space = {"body": "request", "object": "call"}.get(name.partition(".")[0], name.partition(".")[0])
+        space = {"body": "request", "object": "call"}.get(
+            name.partition(".")[0], name.partition(".")[0]
+        )
         by_space.setdefault(space, []).append((name, value))
     chosen = next(
-        (s for s in _PRIORITY if s in by_space and _document(documents, s) is not None
-         and any(v is not None for _, v in by_space[s])),
+        (
+            s
+            for s in _PRIORITY
+            if s in by_space
+            and _document(documents, s) is not None
+            and any(v is not None for _, v in by_space[s])
+        ),
         None,
     )
     for space, items in by_space.items():
@@ -132,9 +147,7 @@ def _document(documents: list[Document], space: str) -> Document | None:
     return found[0] if found else None
 
 
-def _edit(
-    name: str, value: Any, finding: Finding, documents: list[Document], fixed: Fixed
-) -> None:
+def _edit(name: str, value: Any, finding: Finding, documents: list[Document], fixed: Fixed) -> None:
     space, _, leaf = name.partition(".")
     document = _document(documents, space)
     if document is None:
@@ -182,7 +195,9 @@ def _body_path(document: Document, space: str, leaf: str) -> tuple[str | int, ..
 
 
 def _edit_modelfile(text: str, leaf: str, value: Any) -> str:
-    pattern = re.compile(rf"^(\s*PARAMETER\s+{re.escape(leaf)}\s+).*$", re.IGNORECASE | re.MULTILINE)
+    pattern = re.compile(
+        rf"^(\s*PARAMETER\s+{re.escape(leaf)}\s+).*$", re.IGNORECASE | re.MULTILINE
+    )
     if pattern.search(text):
         return pattern.sub(lambda m: m.group(1) + str(value), text)
     end = "" if text.endswith("\n") or not text else "\n"
@@ -216,8 +231,14 @@ def _edit_dockerfile(
     import json
 
     lines = text.split("\n")
-    at = next((i for i in range(len(lines) - 1, -1, -1)
-               if re.match(r"\s*(CMD|ENTRYPOINT)\b", lines[i], re.IGNORECASE)), None)
+    at = next(
+        (
+            i
+            for i in range(len(lines) - 1, -1, -1)
+            if re.match(r"\s*(CMD|ENTRYPOINT)\b", lines[i], re.IGNORECASE)
+        ),
+        None,
+    )
     if space == "env":
         lines.insert(len(lines) if at is None else at, f"ENV {name}={value}")
         return "\n".join(lines)
@@ -260,5 +281,7 @@ def write_fixed(
         yield "changed nothing"
     for finding in fixed.left:
         action = finding.remedy.action if finding.remedy else "nothing greedier is documented"
-        yield (f"cannot be made greedy: {finding.surface}: {finding.subject}: {finding.summary}; "
-               f"documented advice: {action}")
+        yield (
+            f"cannot be made greedy: {finding.surface}: {finding.subject}: {finding.summary}; "
+            f"documented advice: {action}"
+        )

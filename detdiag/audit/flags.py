@@ -75,7 +75,9 @@ FLAG_TABLES: Final[dict[str, FlagTable]] = {
         "verbose swa-full no-warmup ignore-eos kv-unified context-shift log-disable reranking",
     ),
     "ollama": _table("", ""),
-    "tgi": _table("", "trust-remote-code json-output disable-custom-kernels disable-grammar-support"),
+    "tgi": _table(
+        "", "trust-remote-code json-output disable-custom-kernels disable-grammar-support"
+    ),
     "tensorrtllm": _table(
         "extra-llm-api-options:config tp:tp-size", "trust-remote-code fail-fast-on-attention-window"
     ),

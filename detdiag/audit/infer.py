@@ -40,18 +40,27 @@ _MODELS: Final = tuple(
         (r"^(gpt-[345]|chatgpt-|o[134](-|$)|ft:gpt-|text-davinci)", "openai.chat"),
         (r"^claude-", "anthropic.messages"),
         (r"^(models/)?gemini-", "gemini.generate_content"),
-        (r"^(us\.|eu\.|apac\.|global\.)?(anthropic|amazon|meta|cohere|mistral|ai21)\.\w",
-         "bedrock.converse"),
+        (
+            r"^(us\.|eu\.|apac\.|global\.)?(anthropic|amazon|meta|cohere|mistral|ai21)\.\w",
+            "bedrock.converse",
+        ),
         (r"^(command-[ra]|command-light|command-nightly|c4ai-)", "cohere.chat"),
-        (r"^(mistral-(large|medium|small|tiny)|ministral|codestral|magistral|pixtral-large|open-mi)",
-         "mistral.chat"),
+        (
+            r"^(mistral-(large|medium|small|tiny)|ministral|codestral|magistral|pixtral-large|open-mi)",
+            "mistral.chat",
+        ),
         (r"^deepseek-(chat|reasoner|v4)", "deepseek.chat"),
-        (r"^(llama-3\.[123]-\d+b-(versatile|instant|preview|specdec)|llama3-\d+b-8192"
-         r"|mixtral-8x7b-32768|gemma2-9b-it$)", "groq.chat"),
+        (
+            r"^(llama-3\.[123]-\d+b-(versatile|instant|preview|specdec)|llama3-\d+b-8192"
+            r"|mixtral-8x7b-32768|gemma2-9b-it$)",
+            "groq.chat",
+        ),
         (r"^accounts/fireworks/", "fireworks.chat"),
         (r"^grok-", "xai.chat"),
-        (r"^(qwen-(max|plus|turbo|flash|long|vl)|qwen3-(max|coder-plus|coder-flash)|qwq-plus)",
-         "dashscope.chat"),
+        (
+            r"^(qwen-(max|plus|turbo|flash|long|vl)|qwen3-(max|coder-plus|coder-flash)|qwq-plus)",
+            "dashscope.chat",
+        ),
         (r"^glm-[345z]", "zhipu.chat"),
         (r"^(moonshot-v1|kimi-(k|latest|thinking))", "moonshot.chat"),
         (r"^(minimax-(m|text)|abab)", "minimax.chat"),
@@ -59,10 +68,22 @@ _MODELS: Final = tuple(
     )
 )
 CHAT_CANDIDATES: Final = (
-    "openai.chat", "azure.openai_chat", "vllm.openai_request", "sglang.openai_request",
-    "llamacpp.server", "ollama.openai_api", "tgi.chat", "tensorrtllm.serve", "lmdeploy.serve",
-    "mlc.server", "mistral.chat", "deepseek.chat", "groq.chat", "openrouter.chat",
-    "together.chat", "fireworks.chat",
+    "openai.chat",
+    "azure.openai_chat",
+    "vllm.openai_request",
+    "sglang.openai_request",
+    "llamacpp.server",
+    "ollama.openai_api",
+    "tgi.chat",
+    "tensorrtllm.serve",
+    "lmdeploy.serve",
+    "mlc.server",
+    "mistral.chat",
+    "deepseek.chat",
+    "groq.chat",
+    "openrouter.chat",
+    "together.chat",
+    "fireworks.chat",
 )
 PARAMETERS: Final = frozenset(
     "temperature top_p top_k min_p seed n do_sample num_beams repetition_penalty presence_penalty "
@@ -95,8 +116,11 @@ def surface_of_url(url: str) -> str | None:
     parts = urlsplit(url)
     for host, surface in _HOSTS:
         if host in parts.netloc:
-            return "openai.responses" if surface == "openai.chat" and "/responses" in parts.path \
+            return (
+                "openai.responses"
+                if surface == "openai.chat" and "/responses" in parts.path
                 else surface
+            )
     return None
 
 
@@ -138,27 +162,46 @@ def _options(body: Mapping[str, Any], keys: set[str]) -> bool:
 
 
 _SHAPES: Final = (
-    (lambda b, k: "contents" in k or isinstance(b.get("generationConfig"), dict),
-     "gemini.generate_content"),
+    (
+        lambda b, k: "contents" in k or isinstance(b.get("generationConfig"), dict),
+        "gemini.generate_content",
+    ),
     (_bedrock, "bedrock.converse"),
-    (lambda b, k: "anthropic_version" in k or isinstance(b.get("thinking"), dict)
-     and "budget_tokens" in b["thinking"], "anthropic.messages"),
+    (
+        lambda b, k: (
+            "anthropic_version" in k
+            or isinstance(b.get("thinking"), dict)
+            and "budget_tokens" in b["thinking"]
+        ),
+        "anthropic.messages",
+    ),
     (_options, "ollama.api"),
     (lambda b, k: "keep_alive" in k and bool(k & {"prompt", "messages", "model"}), "ollama.api"),
     (lambda b, k: "inputs" in k, "tgi.generate"),
-    (lambda b, k: isinstance(b.get("sampling_params"), dict) and bool(k & {"text", "input_ids"}),
-     "sglang.native_generate"),
-    (lambda b, k: isinstance(b.get("input"), dict) and "messages" in b["input"],
-     "dashscope.chat"),
+    (
+        lambda b, k: isinstance(b.get("sampling_params"), dict) and bool(k & {"text", "input_ids"}),
+        "sglang.native_generate",
+    ),
+    (lambda b, k: isinstance(b.get("input"), dict) and "messages" in b["input"], "dashscope.chat"),
     (lambda b, k: bool(k & _OPENROUTER_ONLY) and "messages" in k, "openrouter.chat"),
     (lambda b, k: bool(k & {"random_seed", "safe_prompt"}), "mistral.chat"),
     (lambda b, k: "data_sources" in k, "azure.openai_chat"),
     (lambda b, k: bool(k & {"chat_history"}) and "message" in k, "cohere.chat"),
     (lambda b, k: bool(k & _LLAMA_ONLY) and bool(k & {"prompt", "messages"}), "llamacpp.server"),
-    (lambda b, k: "input" in k and bool(k & {"instructions", "max_output_tokens",
-     "previous_response_id"}), "openai.responses"),
-    (lambda b, k: bool(k & _HF_CALL) and not k & {"messages", "prompt", "input", "contents"}
-     and not k & {"max_tokens", "max_completion_tokens"}, "hf.generate_kwargs"),
+    (
+        lambda b, k: (
+            "input" in k and bool(k & {"instructions", "max_output_tokens", "previous_response_id"})
+        ),
+        "openai.responses",
+    ),
+    (
+        lambda b, k: (
+            bool(k & _HF_CALL)
+            and not k & {"messages", "prompt", "input", "contents"}
+            and not k & {"max_tokens", "max_completion_tokens"}
+        ),
+        "hf.generate_kwargs",
+    ),
 )
 
 
@@ -168,8 +211,10 @@ def is_generation_config(body: Mapping[str, Any]) -> bool:
     if keys & {"messages", "prompt", "contents", "inputs", "generation_config", "architectures"}:
         return False
     if "transformers_version" in keys:
-        return bool(keys & {"eos_token_id", "bos_token_id", "pad_token_id", "_from_model_config"}
-                    or keys & PARAMETERS)
+        return bool(
+            keys & {"eos_token_id", "bos_token_id", "pad_token_id", "_from_model_config"}
+            or keys & PARAMETERS
+        )
     return bool(keys & {"eos_token_id", "bos_token_id", "pad_token_id"}) and bool(
         keys & {"do_sample", "temperature", "top_p", "top_k", "repetition_penalty"}
     )

@@ -15,12 +15,24 @@ from detdiag.rules.condition import number, same
 from detdiag.rules.model import severity_of
 
 _SYNONYMS: Final = {
-    "topP": "top_p", "topK": "top_k", "maxTokens": "max_tokens", "maxOutputTokens": "max_tokens",
-    "max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens", "num_predict": "max_tokens", "n_predict": "max_tokens",
-    "random_seed": "seed", "sampling_seed": "seed", "repeat_penalty": "repetition_penalty",
-    "stopSequences": "stop", "stop_sequences": "stop", "frequencyPenalty": "frequency_penalty",
-    "presencePenalty": "presence_penalty", "candidateCount": "n", "temp": "temperature",
+    "topP": "top_p",
+    "topK": "top_k",
+    "maxTokens": "max_tokens",
+    "maxOutputTokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "num_predict": "max_tokens",
+    "n_predict": "max_tokens",
+    "random_seed": "seed",
+    "sampling_seed": "seed",
+    "repeat_penalty": "repetition_penalty",
+    "stopSequences": "stop",
+    "stop_sequences": "stop",
+    "frequencyPenalty": "frequency_penalty",
+    "presencePenalty": "presence_penalty",
+    "candidateCount": "n",
+    "temp": "temperature",
 }
 _COMPARED: Final = PARAMETERS | {"model", "reasoning_effort", "logprobs", "top_logprobs"}
 
@@ -95,17 +107,25 @@ def _finding(
             verify="capture the request again and audit it beside the intent",
         ),
         where=request.where(),
-        data={"rule_id": "config.intent-lost" if lost else "config.intent-changed",
-              "intended": value, "sent": sent, "intent": intent.path},
+        data={
+            "rule_id": "config.intent-lost" if lost else "config.intent-changed",
+            "intended": value,
+            "sent": sent,
+            "intent": intent.path,
+        },
     )
 
 
 def _fault(name: str, value: Any, surface: Surface, request: Document) -> str:
     """The known client fault that fits best."""
     elsewhere = [
-        path for path, found in paths(dict(request.data))
-        if path and canonical(surface, str(path[-1])) == name and same(found, value)
-        and "messages" not in path and "tools" not in path
+        path
+        for path, found in paths(dict(request.data))
+        if path
+        and canonical(surface, str(path[-1])) == name
+        and same(found, value)
+        and "messages" not in path
+        and "tools" not in path
     ]
     if elsewhere:
         return f"it sits under {'.'.join(map(str, elsewhere[0]))}, where it is not read"

@@ -121,7 +121,9 @@ def line_of(text: str, path: tuple[str | int, ...]) -> int:
     return text.count("\n", 0, at) + 1
 
 
-def paths(value: Any, prefix: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+def paths(
+    value: Any, prefix: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Every (path, value) pair of nested plain data, parents first."""
     stack: list[tuple[tuple[str | int, ...], Any]] = [(prefix, value)]
     while stack:

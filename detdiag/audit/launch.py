@@ -224,7 +224,9 @@ def _nested(words: Sequence[Word], env: Mapping[str, EnvVar]) -> Launch | None:
         if word.text in ("-c", "-lc", "-ec") and index + 1 < len(words):
             inner = words[index + 1]
             for command in parse_commands(inner.text):
-                moved = [Word(w.text, inner.start, inner.end, inner.line + w.line - 1) for w in command]
+                moved = [
+                    Word(w.text, inner.start, inner.end, inner.line + w.line - 1) for w in command
+                ]
                 found = find_launch(moved, env)
                 if found is not None:
                     return found

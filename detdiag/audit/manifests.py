@@ -30,8 +30,16 @@ def yaml_documents(name: str, text: str, header: str | None) -> list[Document]:
     for document in parse_yaml(text, name):
         starts = [
             Document(
-                name, "launch", launch.surface, launch=launch, said=True, version=launch.version,
-                format="yaml", text=text, locate=partial(_line, document, path), meta=meta,
+                name,
+                "launch",
+                launch.surface,
+                launch=launch,
+                said=True,
+                version=launch.version,
+                format="yaml",
+                text=text,
+                locate=partial(_line, document, path),
+                meta=meta,
             )
             for path, launch, meta in _starts(document)
         ]
@@ -45,9 +53,7 @@ def _line(document: YamlDocument, base: KeyPath, path: KeyPath) -> int:
     return document.line((*base, *path))
 
 
-def _body(
-    name: str, document: YamlDocument, text: str, header: str | None
-) -> Iterator[Document]:
+def _body(name: str, document: YamlDocument, text: str, header: str | None) -> Iterator[Document]:
     from detdiag.audit.readers import body_document
 
     body = {str(key): value for key, value in document.value.items()}
@@ -194,7 +200,8 @@ def _meta(root: Any, path: KeyPath) -> dict[str, Any]:
     node = root
     for step in ("", *path):
         if step != "":
-            node = node[step] if isinstance(node, list) else _get(node, step)
+            listed = isinstance(node, list) and isinstance(step, int)
+            node = node[step] if listed else _get(node, step)
         for key in ("replicas", "replicaCount"):
             count = node.get(key) if isinstance(node, dict) else None
             if isinstance(count, int) and not isinstance(count, bool):

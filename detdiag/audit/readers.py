@@ -11,7 +11,14 @@ from typing import Any, Final
 from detdiag.audit import jsontext
 from detdiag.audit.document import Document
 from detdiag.audit.infer import infer_request, is_generation_config, surface_of_url
-from detdiag.audit.launch import LAUNCH_SURFACES, EnvVar, Launch, find_launch, make_launch, split_env
+from detdiag.audit.launch import (
+    LAUNCH_SURFACES,
+    EnvVar,
+    Launch,
+    find_launch,
+    make_launch,
+    split_env,
+)
 from detdiag.audit.shellwords import Word, parse_commands
 from detdiag.audit.surfaces import LAUNCHABLE, SURFACES
 from detdiag.errors import DetdiagError
@@ -39,7 +46,9 @@ def read_documents(name: str, data: bytes, *, explicit: bool = True) -> list[Doc
     stripped = text.lstrip("\ufeff \t\r\n")
     if base.endswith((".jsonl", ".ndjson")):
         return _json_lines(name, text)
-    if base.endswith(".json") or (stripped[:1] in ("{", "[") and not base.endswith((".yaml", ".yml"))):
+    if base.endswith(".json") or (
+        stripped[:1] in ("{", "[") and not base.endswith((".yaml", ".yml"))
+    ):
         return _json_documents(name, base, text)
     if base.endswith((".yaml", ".yml")):
         from detdiag.audit.manifests import yaml_documents
@@ -110,8 +119,15 @@ def body_document(
         guess, candidates = (surface, ()) if surface else infer_request(inner)
         key = next(k for k in ("body", "request", "json") if body.get(k) is inner)
         version = _api_version(str(url or ""), body)
-        return make("request", guess, inner, said=guess is not None, candidates=candidates,
-                    version=version, prefix=(key,))
+        return make(
+            "request",
+            guess,
+            inner,
+            said=guess is not None,
+            candidates=candidates,
+            version=version,
+            prefix=(key,),
+        )
     if isinstance(body.get("choices"), list) and "messages" not in body:
         return make("response", response_surface(body), body, said=True)
     surface, candidates = infer_request(body)
@@ -169,8 +185,15 @@ def _argument_list(name: str, items: list[str], text: str) -> list[Document]:
 def launch_document(name: str, launch: Launch, text: str, format_: str) -> Document:
     """A document around a server start."""
     return Document(
-        name, "launch", launch.surface, launch=launch, said=True, version=launch.version,
-        format=format_, text=text, locate=partial(_fixed, launch.line),
+        name,
+        "launch",
+        launch.surface,
+        launch=launch,
+        said=True,
+        version=launch.version,
+        format=format_,
+        text=text,
+        locate=partial(_fixed, launch.line),
     )
 
 
@@ -194,13 +217,21 @@ def _modelfile(name: str, text: str) -> Document:
         values[key] = value
         lines[key] = number
     return Document(
-        name, "modelfile", "ollama.modelfile", values, said=True, format="modelfile", text=text,
+        name,
+        "modelfile",
+        "ollama.modelfile",
+        values,
+        said=True,
+        format="modelfile",
+        text=text,
         locate=lambda path: lines.get(str(path[0]), 1) if path else 1,
     )
 
 
 def _is_env(text: str) -> bool:
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    lines = [
+        line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
+    ]
     return bool(lines) and all(_ENV_ONLY.match(line) for line in lines)
 
 
@@ -221,9 +252,15 @@ def parse_env(text: str) -> dict[str, EnvVar]:
 
 
 _ENV_ENGINES: Final = (
-    ("VLLM_", "vllm"), ("SGLANG_", "sglang"), ("OLLAMA_", "ollama"), ("LLAMA_ARG_", "llamacpp"),
-    ("TRTLLM_", "tensorrtllm"), ("TLLM_", "tensorrtllm"), ("FORCE_", "tensorrtllm"),
-    ("SYNC_TOKEN_IDS_ACROSS_TP", "sglang"), ("LMDEPLOY_", "lmdeploy"),
+    ("VLLM_", "vllm"),
+    ("SGLANG_", "sglang"),
+    ("OLLAMA_", "ollama"),
+    ("LLAMA_ARG_", "llamacpp"),
+    ("TRTLLM_", "tensorrtllm"),
+    ("TLLM_", "tensorrtllm"),
+    ("FORCE_", "tensorrtllm"),
+    ("SYNC_TOKEN_IDS_ACROSS_TP", "sglang"),
+    ("LMDEPLOY_", "lmdeploy"),
 )
 
 
@@ -246,8 +283,14 @@ def env_documents(name: str, text: str, header: str | None) -> list[Document]:
         launch = Launch(engine, {}, env)
     return [
         Document(
-            name, "env", surface, {key: var.value for key, var in env.items()}, launch,
-            said=True, format="env", text=text,
+            name,
+            "env",
+            surface,
+            {key: var.value for key, var in env.items()},
+            launch,
+            said=True,
+            format="env",
+            text=text,
             locate=lambda path: lines.get(str(path[0]), 1) if path else 1,
         )
     ]
@@ -280,13 +323,22 @@ def shell_documents(
         documents.append(launch_document(name, launch, text, "shell"))
     if not documents and exported:
         return env_documents(name, text, header)
-    if not documents and explicit and any(
-        word.text.startswith("--") for words in commands for word in words
+    if (
+        not documents
+        and explicit
+        and any(word.text.startswith("--") for words in commands for word in words)
     ):
         bare = [word for words in commands for word in words]
         documents.append(
-            Document(name, "flags", None, {"words": bare}, format="shell", text=text,
-                     candidates=tuple(LAUNCH_SURFACES.values()))
+            Document(
+                name,
+                "flags",
+                None,
+                {"words": bare},
+                format="shell",
+                text=text,
+                candidates=tuple(LAUNCH_SURFACES.values()),
+            )
         )
     return documents
 
@@ -311,8 +363,15 @@ def _curl(name: str, words: list[Word]) -> Document | None:
             surface = surface_of_url(url)
             guess, candidates = (surface, ()) if surface else infer_request(body)
             return Document(
-                name, "request", guess, body, said=guess is not None, candidates=candidates,
-                version=_api_version(url, {}), format="curl", text=payload.text,
+                name,
+                "request",
+                guess,
+                body,
+                said=guess is not None,
+                candidates=candidates,
+                version=_api_version(url, {}),
+                format="curl",
+                text=payload.text,
                 locate=partial(_fixed, payload.line - payload.text.count("\n")),
             )
     return None
@@ -323,5 +382,13 @@ def yaml_mapping(document: YamlDocument) -> Mapping[str, Any] | None:
     return document.value if isinstance(document.value, dict) else None
 
 
-__all__ = ["body_document", "env_documents", "header_surface", "launch_document", "parse_env",
-           "parse_yaml", "read_documents", "shell_documents"]
+__all__ = [
+    "body_document",
+    "env_documents",
+    "header_surface",
+    "launch_document",
+    "parse_env",
+    "parse_yaml",
+    "read_documents",
+    "shell_documents",
+]

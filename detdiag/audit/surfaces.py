@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-Role = Literal["request", "launch", "model_file", "call", "env", "modelfile", "response", "settings"]
+Role = Literal[
+    "request", "launch", "model_file", "call", "env", "modelfile", "response", "settings"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,10 @@ def _hosted(name: str, engine: str, spelling: Mapping[str, str] | None = None) -
 _ALL: Final = (
     _hosted("openai.chat", "openai", _OPENAI),
     Surface(
-        "openai.responses", "openai", "request", spelling=_names("max_tokens=max_output_tokens"),
+        "openai.responses",
+        "openai",
+        "request",
+        spelling=_names("max_tokens=max_output_tokens"),
         also=_ANY,
     ),
     _hosted("azure.openai_chat", "azure", _OPENAI),
@@ -61,7 +66,11 @@ _ALL: Final = (
         _ANY,
     ),
     Surface(
-        "bedrock.converse", "bedrock", "request", ("inferenceConfig", "inference_config"), _BEDROCK,
+        "bedrock.converse",
+        "bedrock",
+        "request",
+        ("inferenceConfig", "inference_config"),
+        _BEDROCK,
         _ANY,
     ),
     _hosted("cohere.chat", "cohere", _names("top_p=p top_k=k stop=stop_sequences")),
@@ -79,12 +88,13 @@ _ALL: Final = (
     _hosted("minimax.chat", "minimax"),
     _hosted("doubao.chat", "doubao"),
     _hosted("any.request", "any"),
-    Surface(
-        "vllm.openai_request", "vllm", "request", also=("vllm.sampling_params", "any.request")
-    ),
+    Surface("vllm.openai_request", "vllm", "request", also=("vllm.sampling_params", "any.request")),
     Surface("vllm.sampling_params", "vllm", "request", also=_ANY),
     Surface(
-        "vllm.offline", "vllm", "request", ("", "sampling_params"),
+        "vllm.offline",
+        "vllm",
+        "request",
+        ("", "sampling_params"),
         also=("vllm.sampling_params", "any.request"),
     ),
     Surface(
@@ -122,9 +132,7 @@ _ALL: Final = (
         also=_ANY,
     ),
     Surface("hf.serve", "hf", "request", also=_ANY),
-    Surface(
-        "hf.pipeline", "hf", "call", ("", "generate_kwargs"), _HF, ("hf.generate_kwargs",)
-    ),
+    Surface("hf.pipeline", "hf", "call", ("", "generate_kwargs"), _HF, ("hf.generate_kwargs",)),
     Surface("hf.generate_kwargs", "hf", "call", spelling=_HF, also=("hf.generation_config",)),
     Surface("hf.generation_config", "hf", "model_file", spelling=_HF),
     Surface("vllm.engine", "vllm", "launch", also=("vllm.server", "any.server")),
@@ -146,8 +154,13 @@ _ALL: Final = (
     Surface("flashinfer.sampling", "flashinfer", "settings"),
 )
 SURFACES: Final[dict[str, Surface]] = {surface.name: surface for surface in _ALL}
-LAUNCHABLE: Final = {"llamacpp.server", "llamacpp.python", "mlc.server", "exllamav2.settings",
-                     "hf.serve"}
+LAUNCHABLE: Final = {
+    "llamacpp.server",
+    "llamacpp.python",
+    "mlc.server",
+    "exllamav2.settings",
+    "hf.serve",
+}
 """Surface names that stand for the launch line as well as for a request body."""
 
 _REQUEST_OF: Final = {

@@ -9,8 +9,10 @@ from detdiag.evidence.finding import Finding
 
 _ESCAPES: Final = {
     **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))},
-    **{code: f"\\u{code:04x}" for code in (*range(0x200B, 0x2010), *range(0x202A, 0x202F),
-                                           *range(0x2066, 0x206A), 0xFEFF)},
+    **{
+        code: f"\\u{code:04x}"
+        for code in (*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
+    },
 }
 
 
@@ -43,17 +45,26 @@ def notes_lines(findings: Sequence[Finding]) -> Iterator[str]:
             yield clean(f"{finding.where or '-'}: note: {finding.subject}: {finding.summary}", 600)
 
 
+_SENTENCES: Final = {"decoding": "decoding", "tie_break": "ties", "rng_scope": "random numbers"}
+
+
 def effective_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The parameter table: value, where it came from, what was ignored."""
-    if not rows:
-        return
-    yield "effective parameters:"
-    header = ("surface", "parameter", "value", "from", "ignored")
-    table = [header, *(_cells(row) for row in rows)]
-    widths = [max(len(row[i]) for row in table) for i in range(4)]
-    for row in table:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        yield ("  " + "  ".join([*cells, row[4]])).rstrip()
+    """The parameter table: value, where it came from, what was ignored; then how it decodes."""
+    values = [row for row in rows if row["parameter"] not in _SENTENCES]
+    if values:
+        yield "effective parameters:"
+        header = ("surface", "parameter", "value", "from", "ignored")
+        table = [header, *(_cells(row) for row in values)]
+        widths = [max(len(row[i]) for row in table) for i in range(4)]
+        for cells in table:
+            padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
+            yield ("  " + "  ".join([*padded, cells[4]])).rstrip()
+    for row in rows:
+        name = _SENTENCES.get(row["parameter"])
+        if name is not None:
+            why = f" ({row['origin']})" if name == "decoding" else ""
+            since = f" [{row['versions']}]" if row.get("versions") else ""
+            yield clean(f"{name}: {row['surface']}: {row['value']}{why}{since}")
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
@@ -75,7 +86,8 @@ def closing_line(findings: Sequence[Finding], files: int, fail_on: str, reached:
     """The last line: how many of which severity."""
     accused = [f for f in findings if f.kind != "ok"]
     counts = [
-        f"{sum(f.severity == s for f in accused)} {s}" for s in ("high", "medium", "low", "info")
+        f"{sum(f.severity == s for f in accused)} {s}"
+        for s in ("high", "medium", "low", "info")
         if any(f.severity == s for f in accused)
     ]
     plural = "s" if files != 1 else ""

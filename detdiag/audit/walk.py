@@ -19,8 +19,18 @@ SKIPPED_DIRS: Final = frozenset(
     "site-packages dist build target .terraform .next".split()
 )
 _SUFFIXES: Final = (
-    ".json", ".yaml", ".yml", ".sh", ".bash", ".env", ".txt", ".args", ".dockerfile", ".modelfile",
-    ".service", ".cmd",
+    ".json",
+    ".yaml",
+    ".yml",
+    ".sh",
+    ".bash",
+    ".env",
+    ".txt",
+    ".args",
+    ".dockerfile",
+    ".modelfile",
+    ".service",
+    ".cmd",
 )
 _NAMES: Final = ("dockerfile", "modelfile", ".env", "procfile", "containerfile")
 _WORTH_READING: Final = re.compile(

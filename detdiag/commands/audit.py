@@ -41,14 +41,23 @@ def audit(
     ] = None,
     output: Annotated[
         list[str] | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Report file; the extension picks the format. Repeatable."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Report file; the extension picks the format. Repeatable.",
+        ),
     ] = None,
     fix: Annotated[
         Path | None,
         typer.Option(metavar="OUT", help="Write the corrected file (a folder for several)."),
     ] = None,
     harden: Annotated[
-        bool, typer.Option("--harden", help="With --fix: also set the switches against batch dependence (they cost speed).")
+        bool,
+        typer.Option(
+            "--harden",
+            help="With --fix: also set the switches against batch dependence (they cost speed).",
+        ),
     ] = False,
     fail_on: Annotated[
         str, typer.Option(help="Exit 1 at or above this severity: high, medium, low, info, never.")
@@ -70,14 +79,12 @@ def audit(
         check_outputs(outputs)
     files, folders = _split(paths)
     total = AuditResult()
-    count = len(files)
     if files:
         result = audit_files(files, surface=surface, engine_version=engine_version)
         _require_content(result, files)
         _extend(total, result)
     for folder in folders:
         walked = walk.audit_folder(folder, surface=surface, engine_version=engine_version)
-        count += walked.files
         _extend(total, walked.result)
         for line in walked.unreadable if not quiet else ():
             print(f"not read: {line}", file=sys.stderr)
@@ -90,6 +97,7 @@ def audit(
             total, fix, engine_version=engine_version, surface=surface, harden=harden
         ):
             print(line, file=sys.stderr)
+    count = len({doc.path for doc in total.documents})
     _show(total, count, fail_on, len(reached), as_json=as_json, quiet=quiet)
     if files and not folders:
         _ask(total)

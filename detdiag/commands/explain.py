@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
 def explain(
     rule: Annotated[
         str | None,
-        typer.Argument(help="A config rule such as vllm-002, or a verdict rule such as batch.size-sensitive."),
+        typer.Argument(
+            help="A config rule such as vllm-002, or a verdict rule such as batch.size-sensitive."
+        ),
     ] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List every rule.")] = False,
 ) -> None:
@@ -57,6 +59,8 @@ def _listing(rules: tuple[Rule, ...], texts: dict[str, RuleText]) -> Iterator[st
 
 
 def _config_lines(rules: list[Rule]) -> Iterator[str]:
+    from detdiag.rules.condition import text_of
+
     first = rules[0]
     yield f"{first.id}: {first.title}"
     yield f"surface:   {first.surface}"
@@ -66,35 +70,21 @@ def _config_lines(rules: list[Rule]) -> Iterator[str]:
     yield "versions:  " + "; ".join("every version" if s == "all" else s for s in spans)
     if first.versions_note:
         yield f"           {first.versions_note}"
-    yield f"condition: {condition_text(first.when)}"
+    yield f"condition: {text_of(first.when)}"
     for rule in rules[1:]:
         if rule.when != first.when:
-            yield f"       or: {condition_text(rule.when)}"
+            yield f"       or: {text_of(rule.when)}"
     yield f"why:       {first.explanation}"
     yield f"fix:       {first.fix}"
     if first.cost:
         yield f"cost:      {first.cost}"
     yield f"source:    {first.source}"
-    status = "verified" if first.verified else "hypothesis, not established in a source that was read"
+    status = (
+        "verified" if first.verified else "hypothesis, not established in a source that was read"
+    )
     yield f"evidence:  {', '.join(first.evidence)} ({status})"
     if first.note:
         yield f"note:      {first.note}"
-
-
-def condition_text(test: tuple[object, ...]) -> str:
-    """A compiled condition in one line."""
-    head = test[0]
-    if head in ("all", "any"):
-        parts = [condition_text(part) for part in test[1]]  # type: ignore[attr-defined]
-        joined = (" and " if head == "all" else " or ").join(parts)
-        return f"({joined})" if head == "any" else joined
-    if head == "not":
-        return f"not ({condition_text(test[1])})"  # type: ignore[arg-type]
-    if head in ("absent", "present"):
-        return f"{test[1]} is {head}"
-    words = {"eq": "=", "ne": "is set and not", "isnt": "is not", "lt": "<", "le": "<=", "gt": ">",
-             "ge": ">="}
-    return f"{test[1]} {words.get(str(head), str(head).replace('_', ' '))} {test[2]!r}"
 
 
 def _verdict_lines(text: RuleText) -> Iterator[str]:
@@ -103,6 +93,11 @@ def _verdict_lines(text: RuleText) -> Iterator[str]:
     yield f"passed:    {text.passed}"
     yield f"why:       {text.why}"
     yield f"verify:    {text.verify}"
+    if text.rule in ("decode.exact-tie", "decode.sampler-path", "decode.sampler-draws"):
+        from detdiag.rules.decode_facts import all_facts
+
+        for facts in all_facts().values():
+            yield f"engine:    {facts.engine}: {facts.greedy_rule}; otherwise {facts.sampled_rule}"
     for remedy in text.remedies:
         yield f"remedy:    {remedy.action}"
         for name in ("command", "cost", "source"):
@@ -112,8 +107,17 @@ def _verdict_lines(text: RuleText) -> Iterator[str]:
 
 
 def _unknown(rule: str, known: list[str]) -> DetdiagError:
-    import difflib
-
-    close = difflib.get_close_matches(rule.lower(), known, n=3, cutoff=0.5)
+    close = _nearest(rule.lower(), known)
     tip = "did you mean " + ", ".join(close) + "?" if close else "detdiag explain --list shows all"
     return DetdiagError(f"unknown rule {rule!r}", tip=tip)
+
+
+def _nearest(rule: str, known: list[str]) -> list[str]:
+    """Closest names; an id with the same letters and the same number comes first (vllm-2)."""
+    import difflib
+    import re
+
+    asked = re.fullmatch(r"([a-z]+)[-_ ]?0*(\d+)", rule)
+    exact = f"{asked[1]}-{int(asked[2]):03d}" if asked else None
+    close = difflib.get_close_matches(rule, known, n=3, cutoff=0.5)
+    return list(dict.fromkeys([*([exact] if exact in known else []), *close]))[:3]

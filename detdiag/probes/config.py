@@ -65,9 +65,7 @@ def temperature_refused(config: Any) -> str | None:
     return None
 
 
-def effective_rows(
-    model: Any, config: Any, call: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
+def effective_rows(model: Any, config: Any, call: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """(parameter, value, origin, what lost) for every generation parameter that matters."""
     given = call.get("generation_config")
     passed = given if isinstance(given, Mapping) else getattr(given, "__dict__", {})
@@ -80,8 +78,11 @@ def effective_rows(
         value = getattr(config, name, None)
         if value is None:
             continue
-        said = [(origin, values[name]) for origin, values in sources
-                if isinstance(values, Mapping) and values.get(name) is not None]
+        said = [
+            (origin, values[name])
+            for origin, values in sources
+            if isinstance(values, Mapping) and values.get(name) is not None
+        ]
         origin = next((o for o, v in said if v == value), "library default")
         yield {
             "surface": "hf.generate_kwargs",
@@ -139,8 +140,8 @@ def _origin(context: ProbeContext) -> str:
     if call.get("do_sample"):
         return "the call"
     given = call.get("generation_config")
-    inside = given.get("do_sample") if isinstance(given, Mapping) else getattr(
-        given, "do_sample", None
+    inside = (
+        given.get("do_sample") if isinstance(given, Mapping) else getattr(given, "do_sample", None)
     )
     return "the GenerationConfig object" if inside else "the model's generation_config.json"
 
@@ -204,7 +205,7 @@ def _rule_notes(context: ProbeContext, call: Mapping[str, Any]) -> Iterator[Find
     from detdiag.audit.document import Document
 
     given = call.get("generation_config")
-    plain = {
+    plain: dict[str, Any] = {
         k: v for k, v in call.items() if isinstance(v, (bool, int, float, str, list, type(None)))
     }
     if given is not None:

@@ -130,7 +130,9 @@ def _connective(
     return (key, tuple(compile_condition(e, fields, (*path, i)) for i, e in enumerate(entry)))
 
 
-def _field_tests(field: str, entry: Any, kind: FieldType, path: tuple[str | int, ...]) -> list[Test]:
+def _field_tests(
+    field: str, entry: Any, kind: FieldType, path: tuple[str | int, ...]
+) -> list[Test]:
     if entry in ("absent", "present") and isinstance(entry, str):
         return [(entry, field, None)]
     if not isinstance(entry, Mapping):
@@ -198,3 +200,27 @@ def fields_of(test: Test) -> list[str]:
     if test[0] in ("all", "any"):
         return [name for part in test[1] for name in fields_of(part)]
     return fields_of(test[1]) if test[0] == "not" else [test[1]]
+
+
+_WORDS: Final = {
+    "eq": "=",
+    "ne": "is set and not",
+    "isnt": "is not",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+}
+
+
+def text_of(test: Test) -> str:
+    """A compiled condition as one line of text."""
+    head = test[0]
+    if head in ("all", "any"):
+        joined = (" and " if head == "all" else " or ").join(text_of(part) for part in test[1])
+        return f"({joined})" if head == "any" else joined
+    if head == "not":
+        return f"not ({text_of(test[1])})"
+    if head in ("absent", "present"):
+        return f"{test[1]} is {head}"
+    return f"{test[1]} {_WORDS.get(head, head.replace('_', ' '))} {test[2]!r}"

@@ -25,8 +25,7 @@ SURFACES_DIR: Final = Path(__file__).parent / "surfaces"
 COMPILED: Final = Path(__file__).parent / "compiled.json"
 _REQUIRED: Final = ("id", "kind", "subject", "when", "title", "explanation", "fix", "source")
 _OPTIONAL: Final = (
-    "versions versions_note set cost evidence verified note each ties_only outcome "
-    "triggers passes"
+    "versions versions_note set cost evidence verified note each ties_only outcome triggers passes"
 ).split()
 
 

@@ -91,7 +91,9 @@ class _Scalars:
         return cls.instance
 
 
-def _value(node: Any, seen: dict[int, Any] | None = None, open_: frozenset[int] = frozenset()) -> Any:
+def _value(
+    node: Any, seen: dict[int, Any] | None = None, open_: frozenset[int] = frozenset()
+) -> Any:
     seen = {} if seen is None else seen
     if id(node) in seen:
         return seen[id(node)]

@@ -4,49 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from detdiag.audit import audit_files
 from detdiag.audit.edit_json import remove, set_value
 from detdiag.audit.fix import fix_files
 
-FIXABLE: tuple[tuple[str, dict[str, str], str | None], ...] = (
-    ("openai", {"request.json": '{"model": "gpt-4o", "messages": [], "temperature": 0.7}'}, None),
-    ("openai missing", {"request.json": '{"model": "gpt-4o", "messages": []}'}, None),
-    ("anthropic", {"request.json": '{"model": "claude-3-5-haiku-20241022", "max_tokens": 5, "messages": []}'}, None),
-    ("gemini", {"request.json": '{"contents": [], "generationConfig": {"temperature": 1, "topP": 0.9}}'}, None),
-    ("bedrock", {"request.json": '{"modelId": "amazon.nova-lite-v1:0", "messages": [], "inferenceConfig": {"temperature": 0.5}}'}, None),
-    ("glm", {"request.json": '{"model": "glm-4-plus", "messages": [], "temperature": 0}'}, None),
-    ("deepseek", {"request.json": '{"model": "deepseek-v4-pro", "messages": [], "temperature": 0}'}, None),
-    ("vllm tiny", {"request.json": '{"model": "m", "messages": [], "temperature": 1e-6}'}, "vllm.openai_request"),
-    ("vllm file", {"request.json": '{"model": "m", "messages": []}', "server_args.txt": "vllm serve m",
-                   "generation_config.json": '{"temperature": 0.6, "transformers_version": "4.51.0"}'}, None),
-    ("vllm do_sample false", {"server_args.txt": "vllm serve m --port 1",
-                              "generation_config.json": '{"do_sample": false, "temperature": 0.6, "transformers_version": "4.51.0"}'}, None),
-    ("sglang", {"request.json": '{"model": "m", "messages": [], "temperature": 0}',
-                "server_args.txt": "python -m sglang.launch_server --model-path m --port 1"}, None),
-    ("sglang thresholds", {"server_args.txt": "sglang serve --model-path m --speculative-accept-threshold-acc 0.8 --port 1"}, None),
-    ("llama-server body", {"request.json": '{"prompt": "x", "temperature": 0, "samplers": ["top_k"], "dynatemp_range": 1, "xtc_probability": 0.5}'}, None),
-    ("llama-server line", {"server_args.txt": "llama-server -m m.gguf --temp 0.7 -c 4096"}, None),
-    ("llama temp typo", {"request.json": '{"prompt": "x", "n_predict": 4, "temp": 0}'}, None),
-    ("ollama top level", {"request.json": '{"model": "m", "prompt": "x", "temperature": 0}'}, "ollama.api"),
-    ("modelfile", {"Modelfile": "FROM m\n# warm\nPARAMETER temperature 0.7\n"}, None),
-    ("tgi chat", {"request.json": '{"model": "m", "messages": [], "temperature": 0, "top_p": 0.9}'}, "tgi.chat"),
-    ("tgi bare", {"request.json": '{"inputs": "x"}'}, None),
-    ("tgi warpers", {"request.json": '{"inputs": "x", "parameters": {"top_k": 5, "temperature": 0.5}}'}, None),
-    ("trt", {"request.json": '{"model": "m", "messages": []}'}, "tensorrtllm.serve"),
-    ("lmdeploy", {"request.json": '{"model": "m", "messages": []}'}, "lmdeploy.turbomind"),
-    ("checkpoint", {"generation_config.json": '{\n  "do_sample": true,\n  "top_k": 1,\n  "eos_token_id": 2\n}\n'}, None),
-    ("call", {"generation_config.json": '{"do_sample": true, "eos_token_id": 2}',
-              "generate_kwargs.json": '{"generation_config": {"max_new_tokens": 5}}'}, None),
-    ("override", {"server_args.txt": "vllm serve m --override-generation-config '{\"temperature\": 0.7, \"top_p\": 0.9}' --port 1"}, None),
-    ("compose", {"compose.yaml": "# stack\nservices:\n  llm:  # model\n    image: vllm/vllm-openai:v0.18.0\n    command:\n"
-                                 "      - --model\n      - m\n      - --override-generation-config\n      - '{\"temperature\": 0.7}'\n"}, None),
-    ("dockerfile", {"Dockerfile": 'FROM ghcr.io/ggml-org/llama.cpp:server-b7000\nCMD ["-m", "m.gguf", "--temp", "0.9"]\n'}, None),
-    ("yaml body", {"request.yaml": "model: gpt-4o # the model\nmessages: []\ntemperature: 0.7 # warm\n"}, None),
-)  # fmt: skip
+FIXABLE: list[dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("fixable.yaml").read_text(encoding="utf-8")
+)
 
 
 def sampling(texts: dict[str, str], surface: str | None) -> list[str]:
@@ -54,15 +24,14 @@ def sampling(texts: dict[str, str], surface: str | None) -> list[str]:
     return [f"{f.subject}: {f.summary}" for f in result.findings if f.kind == "sampling_still_on"]
 
 
-@pytest.mark.parametrize(("name", "texts", "surface"), FIXABLE, ids=[f[0] for f in FIXABLE])
-def test_the_fixed_files_no_longer_sample(
-    name: str, texts: dict[str, str], surface: str | None
-) -> None:
-    fixed = fix_files(texts, surface=surface)
+@pytest.mark.parametrize("row", FIXABLE, ids=lambda row: row["name"])
+def test_the_fixed_files_no_longer_sample(row: dict[str, Any]) -> None:
+    surface = row.get("surface")
+    fixed = fix_files(row["files"], surface=surface)
     assert sampling(fixed.texts, surface) == [] and fixed.left == []
     assert fixed.changes
-    errors = {f.kind for f in audit_files({k: v.encode() for k, v in fixed.texts.items()}, surface=surface).findings}
-    assert "unsupported_error" not in errors
+    data = {name: text.encode() for name, text in fixed.texts.items()}
+    assert "unsupported_error" not in {f.kind for f in audit_files(data, surface=surface).findings}
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b-instant", "MiniMax-M2"])
@@ -85,15 +54,19 @@ def test_a_launch_line_changes_only_what_it_must() -> None:
 
 
 def test_comments_and_order_of_yaml_stay() -> None:
-    text = dict(FIXABLE[-3][1])["compose.yaml"]
+    text = next(r for r in FIXABLE if r["name"] == "compose")["files"]["compose.yaml"]
     fixed = fix_files({"compose.yaml": text}).texts["compose.yaml"]
     assert fixed == text.replace('{"temperature": 0.7}', '{"temperature": 0}')
 
 
 def test_hardening_sets_the_switch_and_tells_the_cost() -> None:
-    fixed = fix_files({"run.sh": "docker run -p 1:1 vllm/vllm-openai:v0.18.0 --model m\n"}, harden=True)
+    fixed = fix_files(
+        {"run.sh": "docker run -p 1:1 vllm/vllm-openai:v0.18.0 --model m\n"}, harden=True
+    )
     line = fixed.texts["run.sh"]
-    assert line.startswith("docker run -e VLLM_BATCH_INVARIANT=1 -p 1:1 vllm/vllm-openai:v0.18.0 --model m")
+    assert line.startswith(
+        "docker run -e VLLM_BATCH_INVARIANT=1 -p 1:1 vllm/vllm-openai:v0.18.0 --model m"
+    )
     assert any("cost: slower kernels" in change for change in fixed.changes)
     kinds = {f.kind for f in audit_files({"run.sh": line.encode()}).findings}
     assert kinds <= {"ok"}
@@ -106,7 +79,9 @@ def test_hardened_lines_are_clean_of_batch_findings(name: str) -> None:
         "sglang": "sglang serve --model-path m --tp-size 2",
         "llama": "llama-server -m m.gguf -np 4",
     }[name]
-    fixed = fix_files({"run.sh": line}, harden=True, engine_version=None if name != "vllm" else "0.18.0")
+    fixed = fix_files(
+        {"run.sh": line}, harden=True, engine_version=None if name != "vllm" else "0.18.0"
+    )
     version = "0.18.0" if name == "vllm" else None
     found = audit_files({"run.sh": fixed.texts["run.sh"].encode()}, engine_version=version).findings
     assert [f.subject for f in found if f.kind == "breaks_batch_invariance"] == []
@@ -114,14 +89,20 @@ def test_hardened_lines_are_clean_of_batch_findings(name: str) -> None:
 
 
 DOCS: tuple[str, ...] = (
-    '{"a": 1, "b": {"c": [1, 2]}, "d": null}', '{\n  "a": 1,\n  "b": {\n    "c": 2\n  }\n}', "{}", '{"b":{}}', '{ "a" : 1 }',
-)  # fmt: skip
+    '{"a": 1, "b": {"c": [1, 2]}, "d": null}',
+    '{\n  "a": 1,\n  "b": {\n    "c": 2\n  }\n}',
+    "{}",
+    '{"b":{}}',
+    '{ "a" : 1 }',
+)
 
 
 @pytest.mark.parametrize("text", DOCS)
 @pytest.mark.parametrize("path", [("a",), ("b",), ("b", "c"), ("new",), ("b", "new"), ("x", "y")])
 @pytest.mark.parametrize("value", [0, False, "t", {"k": [1]}])
-def test_json_edits_do_what_the_plain_value_says(text: str, path: tuple[str, ...], value: Any) -> None:
+def test_json_edits_do_what_the_plain_value_says(
+    text: str, path: tuple[str, ...], value: Any
+) -> None:
     plain = json.loads(text)
     node = plain
     for step in path[:-1]:

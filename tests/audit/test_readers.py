@@ -16,7 +16,9 @@ from detdiag.audit.readers import read_documents
 from detdiag.audit.shellwords import parse_commands
 from detdiag.errors import DetdiagError
 
-WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1), min_size=1)
+WORDS = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1), min_size=1
+)
 
 
 @given(WORDS)
@@ -26,7 +28,11 @@ def test_quoted_words_come_back_as_shlex_reads_them(words: list[str]) -> None:
     assert [[w.text for w in command] for command in commands] == [shlex.split(line)]
 
 
-@given(st.lists(st.sampled_from(["a", "'b c'", '"d e"', "f\\ g", '"x\\"y"', "--k=v", "''"]), min_size=1))
+@given(
+    st.lists(
+        st.sampled_from(["a", "'b c'", '"d e"', "f\\ g", '"x\\"y"', "--k=v", "''"]), min_size=1
+    )
+)
 def test_mixed_quoting_agrees_with_shlex(parts: list[str]) -> None:
     line = " ".join(parts)
     assert [w.text for w in parse_commands(line)[0]] == shlex.split(line)
@@ -36,7 +42,9 @@ def test_words_know_their_place() -> None:
     text = "# note\nA=1 vllm serve m \\\n  --seed 0 # tail\nls | cat > out 2>&1\n--dtype float32\n"
     commands = parse_commands(text)
     assert [[w.text for w in c] for c in commands] == [
-        ["A=1", "vllm", "serve", "m", "--seed", "0"], ["ls"], ["cat", "--dtype", "float32"],
+        ["A=1", "vllm", "serve", "m", "--seed", "0"],
+        ["ls"],
+        ["cat", "--dtype", "float32"],
     ]
     assert [w.line for w in commands[0]] == [2, 2, 2, 2, 3, 3]
     assert all(text[w.start : w.end] == w.text for c in commands for w in c)
@@ -45,21 +53,58 @@ def test_words_know_their_place() -> None:
 @pytest.mark.parametrize(
     ("line", "engine", "version", "flags"),
     [
-        ("python -m vllm.entrypoints.openai.api_server --model m --seed=3", "vllm", None, {"seed": "3"}),
+        (
+            "python -m vllm.entrypoints.openai.api_server --model m --seed=3",
+            "vllm",
+            None,
+            {"seed": "3"},
+        ),
         ("sudo docker run -e X=1 vllm/vllm-openai:v0.8.1 --seed 1", "vllm", "0.8.1", {"seed": "1"}),
-        ("docker run lmsysorg/sglang:v0.5.3-cu126 python3 -m sglang.launch_server --tp 2", "sglang", "0.5.3", {"tp-size": "2"}),
+        (
+            "docker run lmsysorg/sglang:v0.5.3-cu126 python3 -m sglang.launch_server --tp 2",
+            "sglang",
+            "0.5.3",
+            {"tp-size": "2"},
+        ),
         ("bash -c 'vllm serve m --max_model_len 5'", "vllm", None, {"max-model-len": "5"}),
         ("nohup ./llama-server -m x.gguf -np 4 &", "llamacpp", None, {"parallel": "4"}),
-        ("llama-server --temp -1 --no-cache-prompt", "llamacpp", None, {"temp": "-1", "cache-prompt": False}),
-        ("docker run ghcr.io/ggml-org/llama.cpp:server-b6927 -m x --no-warmup", "llamacpp", "b6927", {}),
-        ("vllm serve m -O3 --compilation-config.level 3", "vllm", None, {"optimization-level": "3"}),
-        ("uv run vllm serve m --trust-remote-code --seed 1", "vllm", None, {"trust-remote-code": True, "seed": "1"}),
+        (
+            "llama-server --temp -1 --no-cache-prompt",
+            "llamacpp",
+            None,
+            {"temp": "-1", "cache-prompt": False},
+        ),
+        (
+            "docker run ghcr.io/ggml-org/llama.cpp:server-b6927 -m x --no-warmup",
+            "llamacpp",
+            "b6927",
+            {},
+        ),
+        (
+            "vllm serve m -O3 --compilation-config.level 3",
+            "vllm",
+            None,
+            {"optimization-level": "3"},
+        ),
+        (
+            "uv run vllm serve m --trust-remote-code --seed 1",
+            "vllm",
+            None,
+            {"trust-remote-code": True, "seed": "1"},
+        ),
         ("transformers serve --port 8000", "hf", None, {"port": "8000"}),
         ("python -m mlc_llm serve m --mode server", "mlc", None, {"mode": "server"}),
-        ("text-generation-launcher --model-id m --max-batch-size 4", "tgi", None, {"max-batch-size": "4"}),
+        (
+            "text-generation-launcher --model-id m --max-batch-size 4",
+            "tgi",
+            None,
+            {"max-batch-size": "4"},
+        ),
     ],
-)  # fmt: skip
-def test_launch_lines(line: str, engine: str, version: str | None, flags: dict[str, object]) -> None:
+)
+def test_launch_lines(
+    line: str, engine: str, version: str | None, flags: dict[str, object]
+) -> None:
     launch = find_launch(parse_commands(line)[0])
     assert launch is not None
     assert (launch.engine, launch.version) == (engine, version)
@@ -96,10 +141,20 @@ def test_bad_input_is_one_line_with_its_place(name: str) -> None:
 
 
 @settings(deadline=None)
-@given(st.dictionaries(st.text(max_size=5), st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8), max_size=4))
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+            ),
+            max_leaves=8,
+        ),
+        max_size=4,
+    )
+)
 def test_json_spans_cover_their_values(value: dict[str, object]) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False)
     root = jsontext.scan(text)
@@ -112,7 +167,7 @@ def test_lines_of_findings_in_json_yaml_and_shell(tmp_path: Path) -> None:
     files = {
         "request.json": b'{\n  "model": "gpt-4o",\n  "messages": [],\n  "temperature": 0.7\n}\n',
         "compose.yaml": b"services:\n  a:\n    image: vllm/vllm-openai:v0.18.0\n    command:\n"
-                        b"      - --model\n      - m\n      - --enable-lora\n",
+        b"      - --model\n      - m\n      - --enable-lora\n",
         "run.sh": b"#!/bin/sh\n\nllama-server -m x \\\n  --temp 0.5\n",
     }
     places = {}
@@ -124,18 +179,69 @@ def test_lines_of_findings_in_json_yaml_and_shell(tmp_path: Path) -> None:
     assert places[("run.sh", "--temp")] == "run.sh:4"
 
 
-SCRAPS = st.sampled_from([
-    "vllm serve m", "--seed", "-np 4", "'", '"', "\\", "$(", "{", "}", "[", "- ", ": ", "\n", "#", "&a", "*a", "|", ">",
-    "temperature", "0", "1e-8", '"temperature": 0', "image: vllm/vllm-openai:v1", "args:", "PARAMETER temperature", "FROM x",
-    "ENV A=", "CMD [", "=", "\ufeff", "\x00", "\u202e", "null", "<<EOF", "docker run", "messages",
-])  # fmt: skip
+SCRAPS = st.sampled_from(
+    [
+        "vllm serve m",
+        "--seed",
+        "-np 4",
+        "'",
+        '"',
+        "\\",
+        "$(",
+        "{",
+        "}",
+        "[",
+        "- ",
+        ": ",
+        "\n",
+        "#",
+        "&a",
+        "*a",
+        "|",
+        ">",
+        "temperature",
+        "0",
+        "1e-8",
+        '"temperature": 0',
+        "image: vllm/vllm-openai:v1",
+        "args:",
+        "PARAMETER temperature",
+        "FROM x",
+        "ENV A=",
+        "CMD [",
+        "=",
+        "\ufeff",
+        "\x00",
+        "\u202e",
+        "null",
+        "<<EOF",
+        "docker run",
+        "messages",
+    ]
+)
 TEXT = st.lists(SCRAPS | st.text(max_size=8), max_size=25).map("".join)
-NAMES = ("request.json", "values.yaml", "run.sh", "server_args.txt", ".env", "Dockerfile", "Modelfile",
-         "generation_config.json", "generate_kwargs.json", "intent.json", "batch.jsonl", "notes")
+NAMES = (
+    "request.json",
+    "values.yaml",
+    "run.sh",
+    "server_args.txt",
+    ".env",
+    "Dockerfile",
+    "Modelfile",
+    "generation_config.json",
+    "generate_kwargs.json",
+    "intent.json",
+    "batch.jsonl",
+    "notes",
+)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(NAMES), TEXT, st.sampled_from([None, "vllm.engine", "openai.chat", "hf.generate_kwargs", "ollama.api"]))
+@given(
+    st.sampled_from(NAMES),
+    TEXT,
+    st.sampled_from([None, "vllm.engine", "openai.chat", "hf.generate_kwargs", "ollama.api"]),
+)
 def test_no_text_crashes_the_audit(name: str, text: str, surface: str | None) -> None:
     try:
         audit_files({name: text.encode("utf-8", "surrogatepass")}, surface=surface)
@@ -143,15 +249,48 @@ def test_no_text_crashes_the_audit(name: str, text: str, surface: str | None) ->
         assert "\n" not in str(error)
 
 
-KEYS = st.sampled_from([
-    "model", "messages", "temperature", "top_p", "top_k", "seed", "n", "options", "parameters", "inputs", "contents",
-    "generationConfig", "inferenceConfig", "sampling_params", "samplers", "provider", "models", "thinking", "do_sample",
-    "generation_config", "extra_body", "input", "prompt", "body", "url", "headers", "choices", "system_fingerprint",
-]) | st.text(max_size=4)  # fmt: skip
+KEYS = st.sampled_from(
+    [
+        "model",
+        "messages",
+        "temperature",
+        "top_p",
+        "top_k",
+        "seed",
+        "n",
+        "options",
+        "parameters",
+        "inputs",
+        "contents",
+        "generationConfig",
+        "inferenceConfig",
+        "sampling_params",
+        "samplers",
+        "provider",
+        "models",
+        "thinking",
+        "do_sample",
+        "generation_config",
+        "extra_body",
+        "input",
+        "prompt",
+        "body",
+        "url",
+        "headers",
+        "choices",
+        "system_fingerprint",
+    ]
+) | st.text(max_size=4)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
     | st.sampled_from(["0", "0.7", "none", "auto"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=6), max_leaves=12)
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=6),
+    max_leaves=12,
+)
 
 
 @settings(max_examples=300, deadline=None)

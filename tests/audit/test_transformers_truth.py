@@ -1,4 +1,4 @@
-"""The transformers rules against the installed library: merged parameters, refusals, draws, ties."""
+"""The transformers rules against the installed library: merges, refusals, draws, ties."""
 
 from __future__ import annotations
 
@@ -46,9 +46,14 @@ def model() -> Any:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=50, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=32,
-    )  # fmt: skip
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+    )
     return transformers.LlamaForCausalLM(config).eval()
 
 
@@ -95,7 +100,9 @@ def test_findings_agree_with_what_generate_does(
 ) -> None:
     """A refusal is reported exactly where generate raises, greedy exactly where it leaves the
     random generator alone."""
-    found = {f.kind: f for f in audit_files(files(file, call, None), engine_version=VERSION).findings}
+    found = {
+        f.kind: f for f in audit_files(files(file, call, None), engine_version=VERSION).findings
+    }
     ids = torch.tensor([[1, 2, 3]])
     torch.manual_seed(1)
     before = torch.get_rng_state()

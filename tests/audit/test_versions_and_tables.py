@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from detdiag.audit import AuditResult, audit_files, audit_request
 
@@ -21,50 +23,36 @@ def pairs(result: AuditResult) -> set[tuple[str | None, str | None]]:
 
 PENALTY = {
     "request.json": {"model": "m", "messages": [], "temperature": 0},
-    "generation_config.json": {"do_sample": True, "repetition_penalty": 1.05, "transformers_version": "4.49.0"},
+    "generation_config.json": {
+        "do_sample": True,
+        "repetition_penalty": 1.05,
+        "transformers_version": "4.49.0",
+    },
     "server_args.txt": "vllm serve m --seed 0",
 }
-SHIPPED = {"do_sample": True, "temperature": 0.6, "transformers_version": "4.51.0"}
-CHANGES: tuple[tuple[str, dict[str, Any], str | None, str, str, tuple[str, str], bool], ...] = (
-    # name, files, surface, before, after, (kind, subject), True where it appears with the later one
-    ("vllm reads the model file", PENALTY, None, "0.7.3", "0.8.0", ("unspecified_default", "repetition_penalty"), True),
-    ("vllm clamps", {"request.json": {"messages": [], "model": "m", "temperature": 1e-6}}, "vllm.openai_request", "0.5.4", "0.5.5", ("sampling_still_on", "temperature"), True),
-    ("vllm seed", {"server_args.txt": "vllm serve m"}, None, "0.8.5", "0.9.0", ("unspecified_default", "--seed"), True),
-    ("vllm cascade", {"server_args.txt": "vllm serve m"}, None, "0.17.1", "0.18.0", ("breaks_batch_invariance", "--disable-cascade-attn"), False),
-    ("vllm switch name", {"server_args.txt": "VLLM_BATCH_INVARIANT=1 vllm serve m"}, None, "0.11.0", "0.11.1", ("ignored_parameter", "VLLM_BATCH_INVARIANT"), False),
-    ("sglang flag", {"server_args.txt": "sglang serve --model-path m --enable-deterministic-inference"}, None, "0.5.2", "0.5.3", ("unsupported_error", "--enable-deterministic-inference"), False),
-    ("llama.cpp slots", {"server_args.txt": "llama-server -m m"}, None, "b6926", "b6927", ("breaks_batch_invariance", "--parallel"), True),
-    ("llama.cpp cache", {"server_args.txt": "llama-server -m m"}, None, "b4169", "b4170", ("breaks_batch_invariance", "cache_prompt"), True),
-    ("llama.cpp gguf defaults", {"request.json": {"prompt": "x", "n_predict": 4}}, None, "b7150", "b7151", ("unspecified_default", "temperature"), True),
-    ("ollama penalty", {"request.json": {"model": "m", "prompt": "x", "options": {"temperature": 0}}}, None, "0.32.9", "0.32.10", ("unspecified_default", "repeat_penalty"), False),
-    ("ollama parallel", {"server_args.txt": "ollama serve"}, None, "0.9.6", "0.10.0", ("breaks_batch_invariance", "OLLAMA_NUM_PARALLEL"), False),
-    ("ollama context", {"server_args.txt": "ollama serve"}, None, "0.15.4", "0.15.5", ("unspecified_default", "num_ctx"), True),
-    ("transformers object", {"generation_config.json": SHIPPED, "generate_kwargs.json": {"generation_config": {"do_sample": False}}}, None, "4.49.0", "4.50.0", ("sampling_still_on", "do_sample"), True),
-    ("transformers 5", {"generation_config.json": SHIPPED, "generate_kwargs.json": {"generation_config": {"do_sample": False}}}, None, "4.57.6", "5.0.0", ("sampling_still_on", "do_sample"), False),
-    ("transformers zero object", {"generation_config.json": SHIPPED, "generate_kwargs.json": {"generation_config": {"temperature": 0.0}}}, None, "4.57.6", "5.0.0", ("unsupported_error", "temperature"), True),
-    ("transformers pipeline", {"generate_kwargs.json": {"max_new_tokens": 3}}, "hf.pipeline", "4.51.3", "4.52.1", ("sampling_still_on", "do_sample"), True),
-    ("lmdeploy pytorch", {"request.json": {"model": "m", "messages": [], "temperature": 0}}, "lmdeploy.pytorch", "0.7.0", "0.7.1", ("sampling_still_on", "temperature"), False),
-    ("azure seed", {"request.json": {"messages": [], "temperature": 0, "seed": 1}}, "azure.openai_chat", "2023-05-15", "2023-12-01-preview", ("ignored_parameter", "seed"), False),
-)  # fmt: skip
+CHANGES: list[dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("version_pairs.yaml").read_text(encoding="utf-8")
+)
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
-def test_the_answer_changes_at_the_boundary(change: Any) -> None:
-    _, files, surface, before, after, pair, later = change
-    old = pairs(audit(files, surface=surface, engine_version=before))
-    new = pairs(audit(files, surface=surface, engine_version=after))
-    assert (pair in old, pair in new) == (not later, later)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change["name"])
+def test_the_answer_changes_at_the_boundary(change: dict[str, Any]) -> None:
+    pair = tuple(change["finding"])
+    seen = [
+        pair in pairs(audit(change["files"], surface=change.get("surface"), engine_version=version))
+        for version in (change["before"], change["after"])
+    ]
+    assert seen == [not change["with_later"], change["with_later"]]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
-def test_an_unknown_version_gives_both_with_the_boundary(change: Any) -> None:
-    _, files, surface, before, after, pair, _ = change
-    found = [f for f in audit(files, surface=surface).findings if (f.kind, f.subject) == pair]
-    assert found
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change["name"])
+def test_an_unknown_version_gives_both_with_the_boundary(change: dict[str, Any]) -> None:
+    result = audit(change["files"], surface=change.get("surface"))
+    found = [f for f in result.findings if [f.kind, f.subject] == change["finding"]]
     bounded = [f for f in found if "applies" in f.data]
     assert bounded and all("the version is not known" in f.summary for f in bounded)
     numbers = "".join(str(f.data["applies"]) for f in bounded)
-    assert any(v.removesuffix(".0") in numbers for v in (before, after))
+    assert any(v.removesuffix(".0") in numbers for v in (change["before"], change["after"]))
 
 
 def test_an_image_tag_is_a_version() -> None:
@@ -79,11 +67,17 @@ def rows(result: AuditResult) -> dict[str, tuple[Any, str]]:
 
 def test_the_table_tells_value_origin_and_what_lost() -> None:
     result = audit(
-        {"request.json": {"model": "m", "messages": [], "temperature": 1e-8},
-         "generation_config.json": {"temperature": 0.6, "top_p": 0.9, "transformers_version": "4.51.0"},
-         "server_args.txt": "vllm serve m --override-generation-config '{\"top_p\": 0.5}'"},
+        {
+            "request.json": {"model": "m", "messages": [], "temperature": 1e-8},
+            "generation_config.json": {
+                "temperature": 0.6,
+                "top_p": 0.9,
+                "transformers_version": "4.51.0",
+            },
+            "server_args.txt": "vllm serve m --override-generation-config '{\"top_p\": 0.5}'",
+        },
         engine_version="0.10.0",
-    )  # fmt: skip
+    )
     table = rows(result)
     assert table["temperature"] == (0.01, "request")
     assert table["top_p"] == (0.5, "--override-generation-config")
@@ -96,15 +90,47 @@ def test_the_table_tells_value_origin_and_what_lost() -> None:
 @pytest.mark.parametrize(
     ("surface", "body", "parameter", "value", "origin"),
     [
-        ("ollama.openai_api", {"model": "m", "messages": []}, "temperature", 1.0, "injected by the OpenAI route"),
-        ("tgi.chat", {"model": "m", "messages": [], "temperature": 0}, "do_sample", False, "engine"),
-        ("groq.chat", {"model": "m", "messages": [], "temperature": 0}, "temperature", 1e-8, "request"),
+        (
+            "ollama.openai_api",
+            {"model": "m", "messages": []},
+            "temperature",
+            1.0,
+            "injected by the OpenAI route",
+        ),
+        (
+            "tgi.chat",
+            {"model": "m", "messages": [], "temperature": 0},
+            "do_sample",
+            False,
+            "engine",
+        ),
+        (
+            "groq.chat",
+            {"model": "m", "messages": [], "temperature": 0},
+            "temperature",
+            1e-8,
+            "request",
+        ),
         ("llamacpp.server", {"prompt": "x"}, "temperature", 0.8, "llama.cpp default"),
-        ("sglang.openai_request", {"model": "m", "input": "x"}, "temperature", 0.7, "SGLang default"),
-        ("exllamav2.settings", {"temperature": 0}, "repetition_penalty", 1.025, "ExLlamaV2 default"),
+        (
+            "sglang.openai_request",
+            {"model": "m", "input": "x"},
+            "temperature",
+            0.7,
+            "SGLang default",
+        ),
+        (
+            "exllamav2.settings",
+            {"temperature": 0},
+            "repetition_penalty",
+            1.025,
+            "ExLlamaV2 default",
+        ),
     ],
-)  # fmt: skip
-def test_defaults_and_rewrites(surface: str, body: Any, parameter: str, value: Any, origin: str) -> None:
+)
+def test_defaults_and_rewrites(
+    surface: str, body: Any, parameter: str, value: Any, origin: str
+) -> None:
     table = rows(audit({"request.json": body}, surface=surface, engine_version="99"))
     assert table[parameter] == (value, origin)
 
@@ -113,20 +139,40 @@ def test_defaults_and_rewrites(surface: str, body: Any, parameter: str, value: A
     ("intent", "wire", "lost"),
     [
         ({"temperature": 0}, {"model": "gpt-4o", "messages": []}, {"temperature"}),
-        ({"temperature": 0, "seed": 0}, {"model": "gpt-4o", "messages": [], "temperature": 0}, {"seed"}),
+        (
+            {"temperature": 0, "seed": 0},
+            {"model": "gpt-4o", "messages": [], "temperature": 0},
+            {"seed"},
+        ),
         ({"top_k": 1}, {"model": "gpt-4o", "messages": [], "extra_body": {"top_k": 1}}, {"top_k"}),
-        ({"temperature": 0}, {"model": "gpt-4o", "messages": [], "temperature": 1}, {"temperature"}),
-        ({"temperature": 0.0, "stop": "x"}, {"model": "gpt-4o", "messages": [], "temperature": 0, "stop": ["x"]}, set()),
+        (
+            {"temperature": 0},
+            {"model": "gpt-4o", "messages": [], "temperature": 1},
+            {"temperature"},
+        ),
+        (
+            {"temperature": 0.0, "stop": "x"},
+            {"model": "gpt-4o", "messages": [], "temperature": 0, "stop": ["x"]},
+            set(),
+        ),
         ({"max_tokens": 5}, {"model": "gpt-4o", "messages": [], "max_completion_tokens": 5}, set()),
         ({"seed": 3}, {"model": "mistral-large-latest", "messages": [], "random_seed": 3}, set()),
         ({"timeout": 5, "api_key": "x"}, {"model": "gpt-4o", "messages": []}, set()),
         ({"do_sample": False}, {"model": "glm-4-plus", "messages": [], "temperature": 0}, set()),
-        ({"inferenceConfig": {"temperature": 0, "topP": 0.5}}, {"messages": [], "inferenceConfig": {"topP": 0.5}}, {"temperature"}),
+        (
+            {"inferenceConfig": {"temperature": 0, "topP": 0.5}},
+            {"messages": [], "inferenceConfig": {"topP": 0.5}},
+            {"temperature"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_intent_against_wire(intent: Any, wire: Any, lost: set[str]) -> None:
     found = audit({"intent.json": intent, "request.json": wire}).findings
-    assert {f.subject for f in found if f.rule in ("config.lost-on-the-wire", "config.changed-on-the-wire")} == lost
+    assert {
+        f.subject
+        for f in found
+        if f.rule in ("config.lost-on-the-wire", "config.changed-on-the-wire")
+    } == lost
 
 
 def test_the_known_client_faults_are_named() -> None:

@@ -42,7 +42,12 @@ def test_a_good_file_loads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [
-        ("request.temperature: {gt", "request.temprature: {gt", 8, "did you mean 'request.temperature'"),
+        (
+            "request.temperature: {gt",
+            "request.temprature: {gt",
+            8,
+            "did you mean 'request.temperature'",
+        ),
         ("{gt: 0}", "{above: 0}", 8, "unknown operator 'above'"),
         ("{gt: 0}", "{gt: warm}", 8, "needs a number"),
         ("request.temperature: {gt: 0}", "request.model: {gt: 0}", 8, "needs a number field"),

@@ -9,8 +9,15 @@ from detdiag.audit.engines.base import Effective, Inputs, layered
 from detdiag.audit.models import deepseek_thinks, fixed_sampling
 
 DEFAULT_TEMPERATURE: Final[Mapping[str, float]] = {
-    "openai": 1.0, "azure": 1.0, "anthropic": 1.0, "cohere": 0.3, "deepseek": 1.0, "groq": 1.0,
-    "fireworks": 1.0, "openrouter": 1.0, "minimax": 1.0,
+    "openai": 1.0,
+    "azure": 1.0,
+    "anthropic": 1.0,
+    "cohere": 0.3,
+    "deepseek": 1.0,
+    "groq": 1.0,
+    "fireworks": 1.0,
+    "openrouter": 1.0,
+    "minimax": 1.0,
 }
 """Documented defaults; a provider that is missing here leaves it to the model."""
 
@@ -43,6 +50,7 @@ def resolve(inputs: Inputs, engine: str) -> Effective:
 
 def _zhipu(effective: Effective) -> Effective:
     if effective.truth("do_sample"):
-        return effective.decide("sampling", "do_sample is true unless it is sent false",
-                                "do_sample")
+        return effective.decide(
+            "sampling", "do_sample is true unless it is sent false", "do_sample"
+        )
     return effective.decide("greedy", "do_sample is false")

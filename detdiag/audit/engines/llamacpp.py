@@ -7,17 +7,39 @@ from typing import Any, Final
 from detdiag.audit.engines.base import Effective, Inputs, Source, layered
 
 BOUNDARIES: Final = ("b4170", "b6927", "b7151")
-DEFAULTS: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "typical_p": 1.0,
-                   "seed": -1, "repetition_penalty": 1.0, "dynatemp_range": 0.0,
-                   "xtc_probability": 0.0, "xtc_threshold": 0.1, "mirostat": 0}
-_FLAG_NAMES: Final = {"temp": "temperature", "repeat-penalty": "repetition_penalty",
-                      "typical": "typical_p", "mirostat": "mirostat", "samplers": "samplers",
-                      "sampling-seq": "samplers"}
+DEFAULTS: Final = {
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.95,
+    "min_p": 0.05,
+    "typical_p": 1.0,
+    "seed": -1,
+    "repetition_penalty": 1.0,
+    "dynatemp_range": 0.0,
+    "xtc_probability": 0.0,
+    "xtc_threshold": 0.1,
+    "mirostat": 0,
+}
+_FLAG_NAMES: Final = {
+    "temp": "temperature",
+    "repeat-penalty": "repetition_penalty",
+    "typical": "typical_p",
+    "mirostat": "mirostat",
+    "samplers": "samplers",
+    "sampling-seq": "samplers",
+}
+
+
+_SAMPLING: Final = frozenset(
+    "temp top-k top-p min-p typical seed repeat-penalty presence-penalty frequency-penalty "
+    "dynatemp-range xtc-probability xtc-threshold mirostat samplers sampling-seq dry-multiplier "
+    "adaptive-target cache-prompt predict".split()
+)
 
 
 def flag_values(flags: Any) -> dict[str, Any]:
     """Sampling flags of the launch line by common parameter name."""
-    return {_FLAG_NAMES.get(k, k.replace("-", "_")): v for k, v in flags.items()}
+    return {_FLAG_NAMES.get(k, k.replace("-", "_")): v for k, v in flags.items() if k in _SAMPLING}
 
 
 def names_temperature(samplers: Any) -> bool:
@@ -54,9 +76,11 @@ def resolve(inputs: Inputs) -> Effective:
         return effective.decide(
             "sampling", "XTC removes top candidates at random before temperature", "xtc_probability"
         )
-    if samplers is not None and "adaptive" in str(samplers.value) and (
-        effective.number("adaptive_target") or 0
-    ) >= 0:
+    if (
+        samplers is not None
+        and "adaptive" in str(samplers.value)
+        and (effective.number("adaptive_target") or 0) >= 0
+    ):
         return effective.decide("sampling", "adaptive-p draws the token", "samplers")
     return effective.decide("greedy", "temperature at or below 0 keeps the first maximum alone")
 
@@ -64,8 +88,13 @@ def resolve(inputs: Inputs) -> Effective:
 def resolve_python(inputs: Inputs) -> Effective:
     """llama-cpp-python: exactly 0 is greedy, below 0 draws from the unscaled distribution."""
     chat = "messages" in inputs.body
-    default = {"temperature": 0.2 if chat else 0.8, "top_p": 0.95, "top_k": 40, "min_p": 0.05,
-               "repetition_penalty": 1.0}
+    default = {
+        "temperature": 0.2 if chat else 0.8,
+        "top_p": 0.95,
+        "top_k": 40,
+        "min_p": 0.05,
+        "repetition_penalty": 1.0,
+    }
     effective = layered([("request", inputs.request), ("llama-cpp-python default", default)])
     temperature = effective.number("temperature")
     if temperature is None:

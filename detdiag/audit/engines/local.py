@@ -26,8 +26,13 @@ def ollama(inputs: Inputs) -> Effective:
     if inputs.surface == "ollama.openai_api":
         sources.append(("injected by the OpenAI route", {"temperature": 1.0, "top_p": 1.0}))
     sources.append(("Modelfile", inputs.modelfile))
-    defaults = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "seed": -1,
-                "repetition_penalty": penalty}
+    defaults = {
+        "temperature": 0.8,
+        "top_k": 40,
+        "top_p": 0.9,
+        "seed": -1,
+        "repetition_penalty": penalty,
+    }
     return _plain(layered([*sources, ("Ollama default", defaults)]), "temperature 0 is greedy")
 
 

@@ -1,4 +1,4 @@
-"""SGLang: request, preferred parameters, checkpoint file, endpoint default; argmax only per batch."""
+"""SGLang: request, preferred parameters, checkpoint, endpoint default; argmax per batch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,23 @@ def _default_temperature(inputs: Inputs) -> float:
 def resolve(inputs: Inputs) -> Effective:
     """Effective parameters of one row and whether its batch takes the argmax."""
     sources: list[Source] = [("request", inputs.request)]
-    sources.append(("--preferred-sampling-params", _mapping(inputs.flags.get(
-        "preferred-sampling-params"))))
+    sources.append(
+        ("--preferred-sampling-params", _mapping(inputs.flags.get("preferred-sampling-params")))
+    )
     if inputs.since("0.5.3.post1") and inputs.flags.get("sampling-defaults", "model") == "model":
         file = {k: v for k, v in (inputs.file or {}).items() if k in FILE_KEYS}
         sources.append(("generation_config.json", file))
     sources.append(
-        ("SGLang default", {"temperature": _default_temperature(inputs), "top_p": 1.0, "top_k": -1,
-                            "min_p": 0.0, "repetition_penalty": 1.0})
+        (
+            "SGLang default",
+            {
+                "temperature": _default_temperature(inputs),
+                "top_p": 1.0,
+                "top_k": -1,
+                "min_p": 0.0,
+                "repetition_penalty": 1.0,
+            },
+        )
     )
     effective = layered(sources)
     temperature = effective.number("temperature")

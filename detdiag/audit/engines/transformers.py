@@ -15,8 +15,14 @@ from detdiag.rules.condition import number
 from detdiag.rules.versions import version_key
 
 BOUNDARIES: Final = ("4.50.0", "5.0.0", "4.52.1")
-DEFAULTS: Final = {"do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1.0,
-                   "num_beams": 1, "repetition_penalty": 1.0}
+DEFAULTS: Final = {
+    "do_sample": False,
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
+    "num_beams": 1,
+    "repetition_penalty": 1.0,
+}
 _NOT_PARAMETERS: Final = frozenset(
     "transformers_version _from_model_config eos_token_id bos_token_id pad_token_id "
     "generation_config use_model_defaults".split()
@@ -75,7 +81,9 @@ def merge_active(inputs: Inputs) -> bool:
 def saved_since_450(file: Mapping[str, Any] | None) -> bool:
     """Whether the checkpoint file says it was written by 4.50 or later."""
     try:
-        return version_key(str((file or {}).get("transformers_version", ""))) >= version_key("4.50.0")
+        return version_key(str((file or {}).get("transformers_version", ""))) >= version_key(
+            "4.50.0"
+        )
     except DetdiagError:
         return False
 
@@ -89,7 +97,9 @@ def _zero_special_case(inputs: Inputs, file: Mapping[str, Any]) -> bool:
 
 
 def _serve(inputs: Inputs) -> Effective:
-    request = {k: inputs.request[k] for k in ("temperature", "top_p", "seed") if k in inputs.request}
+    request = {
+        k: inputs.request[k] for k in ("temperature", "top_p", "seed") if k in inputs.request
+    }
     nested = inputs.body.get("generation_config")
     sources: list[Source] = [
         ("request", request),

@@ -10,10 +10,24 @@ from detdiag.audit.engines.base import Effective, Inputs, Source, layered
 BOUNDARIES: Final = ("0.5.5", "0.8.0")
 GREEDY_BELOW: Final = 1e-5
 SMALLEST: Final = 0.01
-FILE_KEYS: Final = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "max_new_tokens")
-DEFAULTS: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
-                   "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
-                   "n": 1}
+FILE_KEYS: Final = (
+    "repetition_penalty",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "max_new_tokens",
+)
+DEFAULTS: Final = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "n": 1,
+}
 
 
 def file_mode(inputs: Inputs) -> str:
