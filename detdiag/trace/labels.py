@@ -150,6 +150,8 @@ class _Walk:
                 states.add("equal")
             elif verdict is None:
                 states.add(self._unknown(sig, upstream, twin))
+            elif sig.producer >= 0 and not self.b.ops[sig.producer].outputs:
+                states.add("form")  # memory that nothing has written yet
             elif upstream == "external":
                 reason, source = "external", sig.source
             elif upstream == "bookkeeping" or sig.producer in self.zones:

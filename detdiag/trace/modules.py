@@ -74,6 +74,8 @@ def _hooks(
     leave: Callable[[Frame, Any], Any] | None,
 ) -> tuple[Callable[..., None], Callable[..., Any]]:
     def pre(module: nn.Module, args: Any, kwargs: Any) -> None:
+        if path == "":
+            stack.frames.clear()  # an earlier forward may have raised half-way
         if not stack.frames:
             stack.steps += 1
         frame = Frame(path, stack.counts[path])

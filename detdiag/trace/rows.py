@@ -108,11 +108,12 @@ class RowWise(TorchDispatchMode):
         tensor = dict(values)[lead]
         if not tensor.is_floating_point():
             return None
-        alone = name == SDPA and not self.keep_mask() and layout.static is None
+        padded = any(layout.padded(r) for r in range(layout.n))
+        alone = name == SDPA and padded and not self.keep_mask() and layout.static is None
         parts = []
         for row in range(layout.n):
             cut = {k: _cut(v, splits[k], layout, row) if k in splits else v for k, v in values}
-            parts.append(_call(func, names, cut, layout, alone and layout.padded(row)))
+            parts.append(_call(func, names, cut, layout, alone))
         out = _join(parts, _output_split(name, lead, splits), layout, tensor)
         shapes = self._whole_shapes(func, args, kwargs)
         return out if tuple(tuple(t.shape) for t in tensors_in(out)) == shapes else None

@@ -1,7 +1,7 @@
 """Cost of the trace as ratios measured in one run: plain forward, traced forward, DebugMode.
 
-Run by hand: ``python tests/bench/trace_bench.py [MODEL_DIR] [--tokens 81] [--batch 1 8]``. Without a
-folder a model of SmolLM2-135M's shape with random weights is used. Rounds are interleaved and the
+Run by hand: ``python tests/bench/trace_bench.py [MODEL_DIR] [--batch 1 8]``. Without a folder
+a model of SmolLM2-135M's shape with random weights is used. Rounds are interleaved and the
 smallest time of each is taken, so that other load on the machine hits all of them alike.
 """
 

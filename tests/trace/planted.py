@@ -22,7 +22,8 @@ from transformers import (
 
 from detdiag.trace import ForwardCall
 from detdiag.trace.modules import tracked
-from detdiag.trace.schema import op_info
+from detdiag.trace.recorder import renames
+from detdiag.trace.schema import named_tensors, op_info
 
 ROW = list(range(3, 14))
 
@@ -242,22 +243,20 @@ class Fault(TorchDispatchMode):
         self.frame: object = None
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        out = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
         name, path, occurrence = self.site
         frame = self.stack.top  # type: ignore[attr-defined]
-        if op_info(func).name != name or frame.path != path or not isinstance(out, Tensor):
+        info = op_info(func)
+        if info.name != name or frame.path != path or not isinstance(out, Tensor):
             return out
-        self.seen = 0 if frame != self.frame or not self._again(frame) else self.seen + 1
+        if renames(named_tensors(info, args, kwargs), [out]):
+            return out
+        self.seen = self.seen + 1 if frame == self.frame else 0
         self.frame = frame
         if self.seen != occurrence or (self.batched and out.shape[0] == 1):
             return out
         return self._nudged(out)
-
-    def _again(self, frame: object) -> bool:
-        steps = self.stack.steps  # type: ignore[attr-defined]
-        again = getattr(self, "steps", None) == steps
-        self.steps = steps
-        return again
 
     def _nudged(self, out: Tensor) -> Tensor:
         width = {2: torch.int16, 4: torch.int32}[out.element_size()]
