@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -60,9 +60,15 @@ class Columns:
     """One block of records. ``words`` maps a name column's strings to their codes; ``size`` is the
     block's length in bytes."""
 
-    numbers: dict[str, array[Any]] = field(default_factory=dict)
-    codes: dict[str, array[int]] = field(default_factory=dict)
-    words: dict[str, dict[str, int]] = field(default_factory=dict)
+    numbers: dict[str, array[Any]] = field(
+        default_factory=lambda: {name: array(code) for name, code in NUMBERS.items()}
+    )
+    codes: dict[str, array[int]] = field(
+        default_factory=lambda: {name: array("I") for name in NAMES}
+    )
+    words: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {name: {"": 0} for name in NAMES}
+    )
     size: int = 0
     lines: int = 0
     records: int = 0
@@ -79,37 +85,42 @@ class Columns:
     def leave_out(self, why: str) -> None:
         self.left_out[why] = self.left_out.get(why, 0) + 1
 
-    def close(self, columns: Sequence[Sequence[Any]]) -> None:
-        """Take the block's records, one sequence for each field of :class:`Row`."""
-        request, answer, reply_id, offset, line, start, end, took, created, cached = columns[:10]
+    def extend(self, fields: Sequence[Sequence[Any]]) -> None:
+        """Add records, given as one sequence for each field of :class:`Row`.
+
+        Called with few records at a time, while their texts are still in the cache."""
+        request, answer, reply_id, offset, line, start, end, took, created, cached = fields[:10]
         start_s = _all_seconds(start)
-        values: dict[str, Iterable[Any]] = {
-            "request": request,
-            "output": _all_keys(answer),
-            "reply_id": _all_keys(reply_id),
-            "offset": offset,
-            "line": line,
-            "start_s": [
-                s if s == s else _seconds(c) for s, c in zip(start_s, created, strict=True)
-            ],
-            "end_s": [_end(e, t, s) for e, t, s in zip(end, took, start_s, strict=True)],
-            "cached": cached,
-        }
-        for name, code in NUMBERS.items():
-            self.numbers[name] = array(code, values[name])
-        for name, words in zip(NAMES, columns[10:], strict=True):
-            self.codes[name], self.words[name] = _interned(words)
+        numbers = self.numbers
+        numbers["request"].extend(request)
+        numbers["output"].extend(_all_keys(answer))
+        numbers["reply_id"].extend(_all_keys(reply_id))
+        numbers["offset"].extend(offset)
+        numbers["line"].extend(line)
+        numbers["start_s"].extend(
+            [s if s == s else _seconds(c) for s, c in zip(start_s, created, strict=True)]
+        )
+        numbers["end_s"].extend([_end(e, t, s) for e, t, s in zip(end, took, start_s, strict=True)])
+        numbers["cached"].extend(cached)
+        for name, words in zip(NAMES, fields[10:], strict=True):
+            self.codes[name].extend(_interned(words, self.words[name]))
+        self.records += len(request)
 
 
-def _interned(words: Sequence[Any]) -> tuple[array[int], dict[str, int]]:
-    table: dict[str, int] = {"": 0}
-    if set(map(type, words)) <= {str, type(None)}:
-        code_of = {
-            word: table.setdefault(label(word) or "", len(table)) for word in dict.fromkeys(words)
-        }
-        return array("I", [code_of[word] for word in words]), table
+def _interned(words: Sequence[Any], table: dict[str, int]) -> Sequence[int]:
+    """Codes of names; ``table`` grows by the new ones."""
+    if set(map(type, words)) == _ONLY_TEXT:
+        try:
+            return [table[word] for word in words]
+        except KeyError:
+            pass
+    elif not any(words):
+        return [0] * len(words)
     names = [label(word) or "" for word in words]
-    return array("I", [table.setdefault(name, len(table)) for name in names]), table
+    return [table.setdefault(name, len(table)) for name in names]
+
+
+_ONLY_TEXT: Final = {str}
 
 
 def _all_seconds(values: Sequence[Any]) -> list[float]:

@@ -30,7 +30,7 @@ class Extractor:
         self.adapter = adapter
         self.keyer = Keyer()
         columns.inert = self.keyer.seen
-        self.fields: list[list[Any]] = [[] for _ in Row._fields]
+        self.waiting: list[Row] = []
         self.short = ShortPath(self.keyer) if short and adapter is pairs else None
 
     def add(self, lines: Sequence[int], offsets: Sequence[int], rows: Sequence[Any]) -> None:
@@ -39,10 +39,10 @@ class Extractor:
         if self.short is not None:
             parts, left = self.short.read(lines, offsets, rows)
             for part in parts:
-                for field, values in zip(self.fields, part, strict=True):
-                    field.extend(values)
+                self.columns.extend(part)
         for index in left:
             self._add_one(lines[index], offsets[index], rows[index])
+        self.flush()
 
     def _add_one(self, line: int, offset: int, row: Any) -> None:
         try:
@@ -67,29 +67,30 @@ class Extractor:
         factors = {**response_factors(entry.response), **entry.factors}
         replica = " ".join(entry.replica[k] for k in sorted(entry.replica))
         cached = factors.get("cached_tokens")
-        row = Row(
-            request=key,
-            answer=answer(outputs),
-            reply_id=label(first(entry.response, "id", "responseId")),
-            offset=offset,
-            line=entry.line,
-            start=entry.start_s,
-            end=entry.end_s,
-            took_s=None,
-            created=first(entry.response, "created", "created_at", "createTime"),
-            cached=cached if type(cached) is int and 0 <= cached < 2**62 else ABSENT,
-            system_fingerprint=factors.get("system_fingerprint"),
-            replica=replica or factors.get("replica"),
-            provider=factors.get("provider"),
-            model_reported=factors.get("model_reported"),
+        self.waiting.append(
+            Row(
+                request=key,
+                answer=answer(outputs),
+                reply_id=label(first(entry.response, "id", "responseId")),
+                offset=offset,
+                line=entry.line,
+                start=entry.start_s,
+                end=entry.end_s,
+                took_s=None,
+                created=first(entry.response, "created", "created_at", "createTime"),
+                cached=cached if type(cached) is int and 0 <= cached < 2**62 else ABSENT,
+                system_fingerprint=factors.get("system_fingerprint"),
+                replica=replica or factors.get("replica"),
+                provider=factors.get("provider"),
+                model_reported=factors.get("model_reported"),
+            )
         )
-        for field, value in zip(self.fields, row, strict=True):
-            field.append(value)
 
-    def close(self) -> None:
-        """Hand the records to the columns; the last call on an extractor."""
-        self.columns.records += len(self.fields[0])
-        self.columns.close(self.fields)
+    def flush(self) -> None:
+        """Hand the records that wait to the columns."""
+        if self.waiting:
+            self.columns.extend(list(zip(*self.waiting, strict=True)))
+            self.waiting.clear()
 
 
 def row_entries(adapter: Adapter, line: int, row: Any) -> list[Exchange | Broken]:

@@ -140,7 +140,6 @@ def read_block(work: Work) -> Columns:
             offset = _read_lines(extractor, some, number + 1, offset)
             number += len(some)
         columns.lines = number
-        extractor.close()
     return columns
 
 
@@ -207,7 +206,7 @@ def _read_whole(path: Path) -> LogFile:
     extractor = Extractor(columns, adapter)
     for entry in adapter.exchanges(document):
         extractor.add_entry(entry)
-    extractor.close()
+    extractor.flush()
     columns.lines = max((line for line, _ in document.rows), default=0)
     log = LogFile(path, adapter.name, whole=True)
     log.add(columns)

@@ -137,7 +137,6 @@ def columns_of(rows: list[Any], short: bool) -> dict[str, Any]:
     extractor = Extractor(columns, pairs, short=short)  # type: ignore[arg-type]
     numbers = list(range(1, len(rows) + 1))
     extractor.add(numbers, [100 * n for n in numbers], json.loads(json.dumps(rows)))
-    extractor.close()
     order = sorted(range(len(columns.numbers["line"])), key=columns.numbers["line"].__getitem__)
     words = {n: list(t) for n, t in columns.words.items()}
     return {
