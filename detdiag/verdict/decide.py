@@ -14,7 +14,7 @@ from detdiag.verdict.causes import Cause, first_locus
 from detdiag.verdict.figures import figure_tables
 from detdiag.verdict.layer_reports import layer_reports
 from detdiag.verdict.remedies import next_after, with_remedy
-from detdiag.verdict.report_object import Also, LayerReport, Report, Verdict
+from detdiag.verdict.report_object import Also, LayerReport, Report, Verdict, method_of
 from detdiag.verdict.wording import (
     ENOUGH_RUNS,
     attributed_sentence,
@@ -42,7 +42,7 @@ def decide_observed(case: Case, trials: Sequence[Observation]) -> Report:
         len(case.observations),
         case.target,
         case.fingerprint,
-        {**case.method, "ignored": list(case.ignored)} if case.ignored else case.method,
+        method_of(case),
         data,
     )
 

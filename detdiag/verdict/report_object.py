@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from detdiag import __version__
-from detdiag.evidence.case import Margin
+from detdiag.evidence.case import Case, Margin
 from detdiag.evidence.finding import Finding, FindingOutcome, Locus
 from detdiag.layers import LAYERS, Layer
 
@@ -99,6 +99,16 @@ class LayerReport:
         if self.reason:
             out["reason"] = self.reason
         return out
+
+
+def method_of(case: Case) -> dict[str, Any]:
+    """How the case was measured: its own method, the files nobody could read, and the probes."""
+    out = dict(case.method)
+    if case.ignored:
+        out["ignored"] = list(case.ignored)
+    if case.probes:
+        out["probes"] = [probe.to_dict() for probe in case.probes]
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from detdiag.verdict.report_object import (
     Next,
     Report,
     Verdict,
+    method_of,
 )
 
 _SEVERITY = ("high", "medium", "low", "info")
@@ -30,7 +31,7 @@ def decide_static(case: Case) -> Report:
     data = {**case.series, "ladder": []}
     return Report(
         _verdict(failed, layers), layers, case.margins, 0, case.target, case.fingerprint,
-        case.method, data,
+        method_of(case), data,
     )  # fmt: skip
 
 
