@@ -18,6 +18,6 @@ def decide(case: Case) -> Report:
         from detdiag.verdict.static_only import decide_static
 
         return decide_static(case)
-    from detdiag.verdict.decide import decide_observed
+    from detdiag.verdict.observed import decide_observed
 
     return decide_observed(case, trials)

@@ -241,3 +241,12 @@ def test_an_unfinished_batch_probe_is_never_clean(state: str) -> None:
     assert "batch" in found["sentence"]
     done = verdict(rows, probes=(ProbeStatus("batch", "done"),))
     assert done["status"] == "clean"
+
+
+def test_decide_stays_a_function_after_it_ran() -> None:
+    """A submodule of the same name would take its place in the package."""
+    import detdiag.verdict
+
+    case = Case(observations=(Observation(id="a", query="q"),))
+    detdiag.verdict.decide(case)
+    detdiag.verdict.decide(case)
