@@ -81,6 +81,12 @@ class BlockFindings:
     repeats: bool = True
     from_repeat: bool = False
 
+    @property
+    def rounded(self) -> list[int]:
+        """Inherited flips at equal input, where only the router's product rounds otherwise."""
+        moved = {e.token for e in self.events if e.kind == "scores" and e.left != e.right}
+        return [t for t in self.inherited if t in moved]
+
 
 def run(
     target: LocalTarget,

@@ -221,22 +221,27 @@ def _data(outcome: Outcome, own: Sequence[tuple[BlockFindings, Event]]) -> dict[
 
 
 def inherited_finding(
-    flips: int, places: int, query: str, first: tuple[Router, int] | None, share: float | None
+    flips: int,
+    rounded: int,
+    places: int,
+    query: str,
+    first: tuple[Router, int],
+    share: float | None,
 ) -> Finding:
-    """Routing that changed only because its input had changed: a contributor at most."""
-    where = "" if first is None else f", first in {first[0].block_path} at token {first[1]}"
+    """Routing that changed because its input had changed, or because the router's product rounds
+    otherwise at another batch shape (``rounded`` of them): a contributor at most."""
     part = (
-        ""
-        if share is None
-        else (f"; pinning the experts takes away {share:.0%} of the logit shift")
+        "" if share is None else f"; pinning the experts takes away {share:.0%} of the logit shift"
     )
+    own = f", {rounded} by rounding of the router's own product at that shape" if rounded else ""
     return Finding(
         layer="moe",
         rule="moe.inherited-flip",
         outcome="passed",
         severity="low",
-        summary=f"{flips} of {places} places go to other experts, each on input that had changed "
-        f"before it reached the router{where}{part}. At equal input every block decides the same.",
+        summary=f"{flips} of {places} places go to other experts because rounding reached the "
+        f"router (first in {first[0].block_path} at token {first[1]}{own}){part}. No tie, limit or "
+        "draw of the routers' own is involved.",
         evidence=(
             Evidence("inherited flips", flips, places, "places", wilson(flips, places)),
             *(
@@ -246,7 +251,7 @@ def inherited_finding(
             ),
         ),
         remedy=REMEDIES["moe.inherited-flip"],
-        locus=None if first is None else Locus(query=query, token=first[1], module=first[0].path),
+        locus=Locus(query=query, token=first[1], module=first[0].path),
         data={"contributor": True},
     )
 

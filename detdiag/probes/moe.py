@@ -330,7 +330,12 @@ def _quiet_finding(rows: Sequence[_Row], routers: Sequence[Router], target: Loca
     row, made, block = _first_inherited(rows)
     share = _pinned_shares(target, routers, row, made).get("weights")
     return inherited_finding(
-        flips, places, row.ref.prompt.id, (block.router, block.inherited[0]), share
+        flips,
+        sum(len(b.rounded) for r in rows for o in r.outcomes for b in o.blocks),
+        places,
+        row.ref.prompt.id,
+        (block.router, block.inherited[0]),
+        share,
     )
 
 

@@ -84,3 +84,22 @@ def test_solo_plan_leaves_batches_untested() -> None:
 def test_dense_model_is_not_applicable() -> None:
     found = Seen(MoeProbe().run(context(dense_target())))
     assert [(s.state, s.reason) for s in found.status] == [("not_applicable", "no router found")]
+
+
+def test_near_ties_that_follow_a_batch_effect_are_inherited() -> None:
+    """Margins as small as rounding noise: experts flip with the batch, the routers do nothing."""
+    model = plants.mixtral(layers=3)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            gate = layer.mlp.gate.weight
+            gate.copy_(gate[:1] + gate * 1e-6)
+    found = Seen(MoeProbe().run(context(plants.target(model), batch_sizes=(1, 2, 4, 8))))
+    assert found.failed() == []
+    table = found.series["routing"]
+    assert table["prediction"]["places"] > 100
+    if not table["prediction"]["observed_per_thousand"]:
+        pytest.skip("products do not depend on the batch shape on this processor")
+    finding = found.finding("moe.inherited-flip")
+    assert finding.outcome == "passed" and not finding.mechanism
+    assert table["pinned"]["weights"] > 0.9
+    assert table["prediction"]["expected_per_thousand"] > 0
