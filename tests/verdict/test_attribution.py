@@ -246,7 +246,8 @@ def test_an_unfinished_batch_probe_is_never_clean(state: str) -> None:
 def test_decide_stays_a_function_after_it_ran() -> None:
     """A submodule of the same name would take its place in the package."""
     import detdiag.verdict
+    from detdiag.evidence.case import Case
 
-    case = Case(observations=(Observation(id="a", query="q"),))
-    detdiag.verdict.decide(case)
-    detdiag.verdict.decide(case)
+    lone = Case(observations=(Observation(id="a", query="q"),))
+    detdiag.verdict.decide(lone)
+    detdiag.verdict.decide(lone)
