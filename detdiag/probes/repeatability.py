@@ -158,7 +158,7 @@ def _taken_away(
 ) -> tuple[int, int]:
     """Reruns with every fix but this one; state shows on one copy that starts fresh."""
     if source.kind == "state":
-        digests = _history(out, batch, start, row, tries + 1) or []
+        digests = _history(out, batch, start, row, tries + 1, _other_request(out, batch)) or []
         return sum(d != digests[0] for d in digests[1:]), max(len(digests) - 1, 0)
     return _reruns(_without(out, source), batch, start, row, tries, stop=False)
 
@@ -223,16 +223,25 @@ def _draws(
 
 
 def _state(out: Stabiliser, batch: Padded, start: int, row: int, tries: int) -> bool:
-    """Same history on two fresh copies: equal call by call, yet the calls differ?"""
+    """Same history on two fresh copies: equal call by call, yet the calls differ?
+
+    Half-way another request comes by: state that has settled on one input (a running scale, a
+    peak) moves only then.
+    """
     if out.fresh:
         return False
-    calls = min(tries, 4)
-    one = _history(out, batch, start, row, calls)
-    two = _history(out, batch, start, row, calls)
+    calls = max(2, min(tries, 4))
+    other = _other_request(out, batch)
+    one = _history(out, batch, start, row, calls, other)
+    two = _history(out, batch, start, row, calls, other)
     if one is None or one != two or all(d == one[0] for d in one):
         return False
     moved = sum(d != one[0] for d in one[1:])
-    birth, what = state_place(out, batch, row, moved_at=_first_change(one))
+    at = _first_change(one)
+    if at < calls // 2:
+        birth, what = state_place(out, batch, row, moved_at=at)
+    else:
+        birth, what = state_place(out, batch, row, moved_at=at, between=(other,))
     out.fresh = True
     k_fixed, n_fixed = _reruns(out, batch, start, row, tries, stop=False)
     out.sources.append(
@@ -255,14 +264,29 @@ def _first_change(digests: Sequence[tuple[str, ...]]) -> int:
     return next(i for i, d in enumerate(digests) if d != digests[0])
 
 
+def _other_request(out: Stabiliser, batch: Padded) -> Padded:
+    """Other tokens, and three more of them in every row."""
+    vocabulary = int(out.target.model.config.get_text_config().vocab_size)
+    rows = []
+    for row in range(len(batch.starts)):
+        ids = batch.input_ids[row, batch.real(row)].tolist()
+        rows.append([(31 * t + 17 * i + 5) % vocabulary for i, t in enumerate([*ids, 1, 2, 3])])
+    return out.target.pad(rows)
+
+
 def _history(
-    out: Stabiliser, batch: Padded, start: int, row: int, calls: int
+    out: Stabiliser, batch: Padded, start: int, row: int, calls: int, other: Padded
 ) -> list[tuple[str, ...]] | None:
+    """Digests of ``calls`` runs on one fresh copy, with ``other`` in the middle."""
     model = out.target.fresh_model()
     if model is None:
         return None
     digests = []
-    for _ in range(calls):
+    for call in range(calls):
+        if call == calls // 2:
+            with rng.preserved():
+                rng.seed_all(0)
+                out.target.forward_padded(other, model=model)
         with rng.preserved():
             rng.seed_all(0)
             with freeze.frozen(model, out.pinned, batch, range(len(batch.starts))):
