@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from detdiag.audit.document import Document
-from detdiag.audit.launch import LAUNCH_SURFACES, make_launch
+from detdiag.audit.launch import LAUNCH_SURFACES, EnvVar, make_launch
 from detdiag.audit.readers import launch_document
 from detdiag.audit.shellwords import Word
 from detdiag.audit.surfaces import SURFACES, Surface, request_surface
@@ -83,8 +83,17 @@ def _mapping_or_request(doc: Document, wanted: Surface) -> Document:
         target = request_surface(wanted.engine, doc.data)
         return replace(doc, surface=target.name, role="request")
     words: list[Word] = []
+    env: dict[str, EnvVar] = {}
     for key, value in doc.data.items():
         if value is None:
+            continue
+        if key in ("env", "environment") and isinstance(value, Mapping):
+            for name, text in value.items():
+                shown = str(text).lower() if isinstance(text, bool) else str(text)
+                env[str(name)] = EnvVar(shown, doc.locate((key, str(name))))
+            continue
+        if str(key).isupper():
+            env[str(key)] = EnvVar(str(value), doc.locate((key,)))
             continue
         line = doc.locate((key,))
         words.append(Word(f"--{key}", 0, 0, line))
@@ -93,7 +102,7 @@ def _mapping_or_request(doc: Document, wanted: Surface) -> Document:
         elif value is not True:
             text = value if isinstance(value, str) else json.dumps(value)
             words[-1] = Word(f"--{key}={text}", 0, 0, line)
-    launch = make_launch(wanted.engine, words, {}, None, None)
+    launch = make_launch(wanted.engine, words, env, None, None)
     return launch_document(doc.path, launch, doc.text, "mapping")
 
 

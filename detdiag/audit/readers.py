@@ -30,6 +30,9 @@ _ENV_ONLY = re.compile(
     r"""^\s*(?:export\s+)?[A-Za-z_][A-Za-z0-9_]*=("[^"]*"|'[^']*'|[^\s'";|&]*)\s*(#.*)?$"""
 )
 _MODELFILE_LINE = re.compile(r"^\s*PARAMETER\s+\S+", re.IGNORECASE | re.MULTILINE)
+_MANIFEST_KEYS: Final = frozenset(
+    "apiVersion spec services containers image command args entrypoint vllmConfig items".split()
+)
 MAX_BYTES: Final = 2_000_000
 
 
@@ -96,6 +99,12 @@ def _json_documents(name: str, base: str, text: str) -> list[Document]:
         return _argument_list(name, body, text)
     if not isinstance(body, dict):
         raise DetdiagError("holds no JSON object", path=name, tip="expected a request body")
+    if _MANIFEST_KEYS & set(body) and not {"messages", "prompt", "contents"} & set(body):
+        from detdiag.audit.manifests import yaml_documents
+
+        starts = [doc for doc in yaml_documents(name, text, None) if doc.role == "launch"]
+        if starts:
+            return starts
     return [body_document(name, base, body, text, locate)]
 
 
@@ -300,6 +309,11 @@ def shell_documents(
     name: str, text: str, header: str | None, *, explicit: bool = True
 ) -> list[Document]:
     """Server starts and captured requests (curl) of a shell text."""
+    settings = _settings(name, text, header)
+    if settings is not None:
+        return [settings]
+    for directive in ("ExecStart=", "Environment="):  # systemd units; same length, same places
+        text = text.replace(directive, " " * len(directive))
     commands = parse_commands(text, name)
     documents: list[Document] = []
     exported: dict[str, EnvVar] = {}
@@ -341,6 +355,39 @@ def shell_documents(
             )
         )
     return documents
+
+
+def _settings(name: str, text: str, header: str | None) -> Document | None:
+    """``name: value`` or ``name=value`` lines under a header that names no launch line."""
+    if header is None or SURFACES[header].role == "launch" or re.search(r"(^|\s)--?\w", text):
+        return None
+    body: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = re.match(r"^\s*([A-Za-z_]\w*)\s*[:=]\s*(.*?)\s*$", line)
+        if match:
+            body[match.group(1)] = _plain_value(match.group(2))
+            lines[match.group(1)] = number
+    if not body:
+        return None
+    return Document(
+        name,
+        SURFACES[header].role,
+        header,
+        body,
+        said=True,
+        format="settings",
+        text=text,
+        locate=lambda path: lines.get(str(path[0]), 1) if path else 1,
+    )
+
+
+def _plain_value(text: str) -> Any:
+    try:
+        return jsontext.parse(text)
+    except DetdiagError:
+        lowered = text.lower()
+        return {"true": True, "false": False, "none": None}.get(lowered, text.strip("'\""))
 
 
 def _launchable(surface: str | None) -> bool:

@@ -109,6 +109,8 @@ def lmdeploy(inputs: Inputs) -> Effective:
         defaults = {"temperature": 0.7, "top_p": 1.0, "top_k": 40}
     effective = layered([*sources, ("LMDeploy default", defaults)])
     effective.params.pop("do_sample", None)
+    if (effective.number("temperature") or 0) < 0:
+        effective.rewrite("temperature", 1.0, "a negative value is put back to 1.0")
     if (effective.number("temperature") or 0) > 0 and effective.number("top_k") != 1:
         return _plain(effective, "")
     return _lmdeploy_zero(inputs, effective)
