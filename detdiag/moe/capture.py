@@ -25,7 +25,7 @@ class BlockCall:
     ``selection`` and ``logits`` are the last choosing call over the experts and the projection
     before it, ``ids`` and ``weights`` what the experts were called with (None: they take no such
     tensors). ``args``, ``kwargs`` and ``output`` are kept only on request. ``random`` says that
-    the CPU generator moved during the call (None: not watched).
+    a generator moved during the call (None: not watched).
     """
 
     router: Router
@@ -115,7 +115,7 @@ def _watch(
             call.args = tuple(_copied(a) for a in args)
             call.kwargs = {k: _copied(v) for k, v in kwargs.items()}
         current.append(call)
-        before = torch.get_rng_state() if options.watch_random else None
+        before = _random_state() if options.watch_random else None
         try:
             if chooser is block:
                 result = choose(original, *args, **kwargs)
@@ -124,7 +124,7 @@ def _watch(
         finally:
             current.pop()
         if before is not None:
-            call.random = not torch.equal(before, torch.get_rng_state())
+            call.random = not all(map(torch.equal, before, _random_state()))
         if keep:
             call.output = _copied(result)
         return call, result
@@ -170,6 +170,14 @@ def _wrap(undo: ExitStack, module: nn.Module, around: Callable[..., Any]) -> Non
             module.forward = own
 
     undo.callback(restore)
+
+
+def _random_state() -> list[Tensor]:
+    """State of the CPU generator, and of every GPU's once one is in use."""
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states += torch.cuda.get_rng_state_all()
+    return states
 
 
 def _copied(value: Any) -> Any:

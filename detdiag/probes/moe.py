@@ -5,20 +5,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from detdiag.evidence.case import ProbeStatus
-from detdiag.evidence.finding import Finding
-from detdiag.evidence.observation import Observation, Output, Route
 from detdiag.evidence.record import Event
 from detdiag.layers import Layer
-from detdiag.moe.decisions import routes
 from detdiag.moe.discover import Router, find_routers
 from detdiag.moe.experiment import (
-    BlockFindings,
     Effect,
     Run,
     Setup,
@@ -30,18 +26,10 @@ from detdiag.moe.experiment import (
     repeat_events,
     run,
 )
-from detdiag.moe.live_findings import (
-    Outcome,
-    inherited_finding,
-    prediction_evidence,
-    source_finding,
-    stable_finding,
-)
-from detdiag.moe.pin import LEVELS, pinned_logits
-from detdiag.moe.predict import Prediction, predict
-from detdiag.moe.table import routing_table
-from detdiag.probes._compare import row_digests
+from detdiag.moe.implementations import compare_implementations
+from detdiag.moe.live_findings import Outcome
 from detdiag.probes.interface import ProbeContext
+from detdiag.probes.moe_report import ExaminedRow, row_observations, walk_findings, walk_table
 from detdiag.probes.runs import Reference, reference
 from detdiag.targets.local import LocalTarget
 
@@ -50,18 +38,6 @@ MAX_TOKENS = 96
 """Longest row that is examined; the head is kept, because routing is causal."""
 EXTRA_PADDING = 7
 _ROUTER_NAME = re.compile(r"router|(^|[._])experts?[._]")
-
-
-@dataclass(slots=True)
-class _Row:
-    """Everything measured on one prompt."""
-
-    ref: Reference
-    tokens: tuple[int, ...]
-    solo: Run
-    outcomes: list[Outcome] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
 
 
 class MoeProbe:
@@ -76,7 +52,7 @@ class MoeProbe:
         if not routers:
             yield _without_routers(target, _since(began))
             return
-        rows: list[_Row] = []
+        rows: list[ExaminedRow] = []
         skipped: list[str] = []
         for prompt in target.prompts:
             cost = (time.monotonic() - began) / max(len(rows), 1)
@@ -86,12 +62,21 @@ class MoeProbe:
             row = _examine(context, routers, reference(context, prompt), brief=bool(rows))
             rows.append(row)
             skipped += row.left_out
-            yield from _observations(row, routers, target)
-        yield from _findings(rows, routers, target)
-        yield "routing", _table(rows, routers, target)
+            yield from row_observations(row, routers, target)
+        yield from walk_findings(rows, routers, target)
+        yield "routing", walk_table(rows, routers, target) | _toggled(context, rows[0])
         reason = f"left out: {', '.join(skipped)}" if skipped else ""
         state: Any = "out_of_budget" if skipped else "done"
         yield ProbeStatus("moe", state, reason, _since(began))
+
+
+def _toggled(context: ProbeContext, row: ExaminedRow) -> dict[str, Any]:
+    """Effect of the library's experts implementations, where the plan has a batch and time."""
+    size = max(context.plan.batch_sizes, default=1)
+    if size < 2 or context.remaining_s() < 0:
+        return {}
+    found = compare_implementations(context.target, row.tokens, size)
+    return {"experts_implementation": found} if found else {}
 
 
 def _without_routers(target: LocalTarget, wall_s: float) -> ProbeStatus:
@@ -121,12 +106,12 @@ def _routers(context: ProbeContext) -> tuple[Router, ...]:
 
 def _examine(
     context: ProbeContext, routers: Sequence[Router], ref: Reference, *, brief: bool
-) -> _Row:
+) -> ExaminedRow:
     """``brief`` keeps to the largest batch: what a router does wrong it does to every prompt."""
     target = context.target
     tokens = ref.row[:MAX_TOKENS]
     solo = run(target, routers, Setup("solo", (tokens,)))
-    row = _Row(ref, tokens, solo)
+    row = ExaminedRow(ref, tokens, solo)
     row.outcomes.append(_repeat_outcome(target, routers, solo, ref.prompt.id))
     shaky = {b.router.index for b in row.outcomes[0].blocks if not b.repeats}
     costs = 0.0
@@ -207,7 +192,7 @@ def _repeat_outcome(
 
 
 def _batch_outcome(
-    target: LocalTarget, routers: Sequence[Router], row: _Row, setup: Setup, shaky: set[int]
+    target: LocalTarget, routers: Sequence[Router], row: ExaminedRow, setup: Setup, shaky: set[int]
 ) -> tuple[Run, Outcome]:
     made = run(target, routers, setup)
     blocks = []
@@ -237,177 +222,3 @@ def _batch_outcome(
         broken = run(target, routers, row.solo.setup, graft=batch_graft(made, refusing), keep=False)
         outcome = replace(outcome, broken=effect(made.logits, row.solo.logits, broken.logits))
     return made, outcome
-
-
-def _observations(row: _Row, routers: Sequence[Router], target: LocalTarget) -> Iterator[Event]:
-    """The solo run and the run with the most to tell, with their routing."""
-    yield _observation(f"moe-{row.ref.prompt.id}-solo", row, row.solo, routers)
-    telling = _telling(row)
-    if telling is not None:
-        yield _observation(f"moe-{row.ref.prompt.id}-batch", row, telling, routers)
-
-
-def _telling(row: _Row) -> Run | None:
-    if not row.runs:
-        return None
-    by_name = {o.condition: o for o in row.outcomes}
-    return max(row.runs, key=lambda r: _weight(by_name[r.setup.name]))
-
-
-def _weight(outcome: Outcome) -> tuple[int, int]:
-    return len(outcome.own), sum(len(b.inherited) for b in outcome.blocks)
-
-
-def _observation(ident: str, row: _Row, made: Run, routers: Sequence[Router]) -> Observation:
-    logits = made.logits.cpu()
-    return Observation(
-        id=ident,
-        query=row.ref.query,
-        surface="hf.forward",
-        prompt_token_ids=row.tokens,
-        output=Output(
-            token_ids=tuple(logits.argmax(-1).tolist()), logit_digests=row_digests(logits)
-        ),
-        routing=tuple(_routes(made, routers)),
-        factors={
-            "batch_size": len(made.setup.rows),
-            "row": made.setup.tested,
-            "condition": made.setup.name,
-        },
-        role="intervention",
-    )
-
-
-def _routes(made: Run, routers: Sequence[Router]) -> list[Route]:
-    row, width = made.setup.tested, made.width
-    real = made.batch.real(row)
-    tokens = slice(row * width + real.start, row * width + real.stop)
-    return [
-        route
-        for router in routers
-        if router.index in made.calls
-        for route in routes(made.calls[router.index], tokens)
-    ]
-
-
-def _findings(
-    rows: Sequence[_Row], routers: Sequence[Router], target: LocalTarget
-) -> Iterator[Finding]:
-    found = [f for row in rows for o in row.outcomes if (f := source_finding(o)) is not None]
-    named = _strongest_per_rule(found)
-    prediction = _prediction(rows, routers)
-    extra = () if prediction is None else prediction_evidence(prediction)
-    for finding in named:
-        yield replace(finding, evidence=finding.evidence + extra)
-    if not named:
-        closing = _quiet_finding(rows, routers, target)
-        yield replace(closing, evidence=closing.evidence + extra)
-
-
-def _strongest_per_rule(found: Sequence[Finding]) -> list[Finding]:
-    """One finding a rule: proven before shown before seen, and only rules that are shown where
-    any is."""
-    best: dict[str, Finding] = {}
-    for finding in found:
-        known = best.get(finding.rule)
-        if known is None or _strength(finding) > _strength(known):
-            best[finding.rule] = finding
-    failed = [f for f in best.values() if f.outcome == "failed"]
-    return sorted(failed or best.values(), key=_strength, reverse=True)
-
-
-def _strength(finding: Finding) -> tuple[bool, bool]:
-    return finding.mechanism, finding.proven
-
-
-def _quiet_finding(rows: Sequence[_Row], routers: Sequence[Router], target: LocalTarget) -> Finding:
-    places = sum(len(r.tokens) * len(routers) * len(r.runs) for r in rows)
-    flips = sum(len(b.inherited) for r in rows for o in r.outcomes for b in o.blocks)
-    if not flips:
-        conditions = tuple(dict.fromkeys(o.condition for r in rows for o in r.outcomes))
-        places = places or sum(len(r.tokens) * len(routers) for r in rows)
-        return stable_finding(places, conditions)
-    row, made, block = _first_inherited(rows)
-    share = _pinned_shares(target, routers, row, made).get("weights")
-    return inherited_finding(
-        flips,
-        sum(len(b.rounded) for r in rows for o in r.outcomes for b in o.blocks),
-        places,
-        row.ref.prompt.id,
-        (block.router, block.inherited[0]),
-        share,
-    )
-
-
-def _first_inherited(rows: Sequence[_Row]) -> tuple[_Row, Run, BlockFindings]:
-    for row in rows:
-        by_name = {o.condition: o for o in row.outcomes}
-        for made in row.runs:
-            for block in by_name[made.setup.name].blocks:
-                if block.inherited:
-                    return row, made, block
-    raise ValueError("no inherited flip")
-
-
-def _pinned_shares(
-    target: LocalTarget, routers: Sequence[Router], row: _Row, made: Run
-) -> dict[str, float]:
-    """Share of the logit shift that each level of pinned routing takes away."""
-    shares: dict[str, float] = {}
-    for level in LEVELS:
-        logits = pinned_logits(target, routers, made.setup, row.solo, level)
-        if logits is not None:
-            shares[level] = effect(row.solo.logits, made.logits, logits).share
-    return shares
-
-
-def _prediction(rows: Sequence[_Row], routers: Sequence[Router]) -> Prediction | None:
-    """From the blocks that only pass on what they get: a fault is not noise."""
-    at_fault = {b.router.index for r in rows for o in r.outcomes for b, _ in o.own}
-    pairs = [
-        (row.solo.view(router)[0], made.view(router)[0])
-        for row in rows
-        for made in row.runs
-        for router in routers
-        if router.index not in at_fault
-        and router.index in made.calls
-        and router.index in row.solo.calls
-    ]
-    return predict(pairs)
-
-
-def _table(rows: Sequence[_Row], routers: Sequence[Router], target: LocalTarget) -> dict[str, Any]:
-    row = max(rows, key=lambda r: max((_weight(o) for o in r.outcomes), default=(0, 0)))
-    other = _telling(row) or row.solo
-    pieces = [target.tokenizer.decode([t]) for t in row.tokens]
-    table = routing_table(
-        _routes(row.solo, routers),
-        _routes(other, routers),
-        tokens=pieces,
-        modules={r.index: r.block_path for r in routers},
-    )
-    prediction = _prediction(rows, routers)
-    named = [f for o in row.outcomes if (f := source_finding(o)) is not None]
-    if named:
-        table["first_flip"] = max(named, key=_strength).summary
-    table["query"] = row.ref.prompt.id
-    table["conditions"] = [row.solo.setup.name, other.setup.name]
-    table["pinned"] = _pinned_shares(target, routers, row, other) if row.runs else {}
-    if prediction is not None:
-        table["prediction"] = {
-            "places": prediction.places,
-            "expected_per_thousand": prediction.expected_per_thousand,
-            "observed_per_thousand": prediction.observed_per_thousand,
-            "noise_score": prediction.noise,
-        }
-    table["routers"] = [
-        {
-            "module": r.path,
-            "block": r.block_path,
-            "experts": r.experts,
-            "top_k": r.top_k,
-            "kind": r.kind,
-        }
-        for r in routers
-    ]
-    return table

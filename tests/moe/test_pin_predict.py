@@ -12,6 +12,7 @@ from detdiag.moe.capture import capture
 from detdiag.moe.decisions import Decisions, decisions, routes
 from detdiag.moe.discover import find_routers
 from detdiag.moe.experiment import Setup, run
+from detdiag.moe.implementations import compare_implementations
 from detdiag.moe.pin import LEVELS, _follow, _in_place, pinned_logits
 from detdiag.moe.predict import expected_flips, gaps, predict
 from tests.moe import plants
@@ -132,3 +133,12 @@ def test_forward_is_restored_after_an_error() -> None:
     assert not any(
         b._forward_pre_hooks for b in (model.get_submodule(r.experts_path) for r in routers)
     )
+
+
+def test_experts_implementations_are_compared_and_put_back() -> None:
+    target = plants.target(plants.mixtral())
+    before = target.model.config._experts_implementation
+    rows = compare_implementations(target, ROW, 3)
+    assert {r["value"] for r in rows} >= {"eager", "batched_mm"}
+    assert all(r["n"] == len(ROW) and r["bit_equal"] == (r["max_abs_logit"] == 0) for r in rows)
+    assert target.model.config._experts_implementation == before
