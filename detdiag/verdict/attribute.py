@@ -62,7 +62,9 @@ def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
     argmax = argmax_count(trials)
     config, rest = _sampling(case, trials, whole, argmax)
     if not rest:
-        return Attribution(whole, tuple(config), findings=case.findings, argmax=argmax)
+        proofs = [f for f in case.findings if f.outcome == "failed" and f.mechanism and f.proven]
+        causes = config + merge([], proofs, whole.table, whole.divergence)
+        return Attribution(whole, tuple(ranked(causes)), findings=case.findings, argmax=argmax)
     analysis = whole if len(rest) == len(trials) else analyse(rest, case.factor_layers)
     count = forks(analysis.table)
     greedy = all(sampling_state(o) == "greedy" for o in rest)
@@ -109,7 +111,8 @@ def _sampling(
     case: Case, trials: Sequence[Observation], whole: Analysis, argmax: ArgmaxCount
 ) -> tuple[list[Cause], list[Observation]]:
     """(config causes from observations that sample, the observations left to judge)."""
-    audited = any(
+    live = case.target.get("kind") == "local"  # a probe's own runs say themselves how they draw
+    audited = not live and any(
         f.layer == "config" and f.outcome == "failed" and f.kind == "sampling_still_on"
         for f in case.findings
     )

@@ -77,14 +77,15 @@ def shown(found: Contrast) -> bool:
     """Is this contrast strong enough to be blamed?
 
     Bytes or token ids that differ are visible in themselves, so an input contrast needs only
-    controls that repeat; any other needs Holm-adjusted p at or below WEAK_ALPHA.
+    controls that repeat; any other needs Holm-adjusted p at or below WEAK_ALPHA, or ALPHA where
+    its own control fails.
     """
     if not found.k:
         return False
     visible = found.bundle.layer == "input" and found.mode == "location"
     if visible and found.control_n and not found.control_k:
         return True
-    return found.p_holm <= WEAK_ALPHA
+    return found.p_holm <= (ALPHA if found.control_k else WEAK_ALPHA)
 
 
 def confidence_of(found: Contrast) -> Confidence:
@@ -317,8 +318,8 @@ def ranked(causes: Sequence[Cause]) -> list[Cause]:
         key=lambda c: (
             c.confidence == "suspected",
             c.divergence in ("none", "bitwise") and not c.stands_alone,
-            layer_rank(c.layer),
             _CONFIDENCE_ORDER.index(c.confidence),
+            layer_rank(c.layer),
         ),
     )
 

@@ -255,7 +255,8 @@ def _baseline(
         answer, _ = _modal(mine, level)
         rest = group[group[bundle.column] != base]
         away, others = away + int((rest[level] != answer).sum()), others + len(rest)
-        base_away, kept = base_away + int((mine[level] != answer).sum()), kept + len(mine)
+        base_away += int((mine[level] != answer).sum())
+        kept += len(mine) - 1  # the run that gives the answer cannot leave it
     if not others or not away:
         return None
     p = fisher_greater(away, others, base_away, kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from detdiag.evidence.case import Case, ProbeStatus
 from detdiag.evidence.finding import Evidence, Finding, FindingOutcome
@@ -60,12 +60,9 @@ def _shown(
     status: ProbeStatus | None,
 ) -> _Shown:
     measured = measured_findings(layer, found)
-    static = tuple(
-        f
-        for f in (found.findings if found is not None else case.findings)
-        if f.layer == layer and not any(f.rule == c.rule for c in causes)
-    )
-    findings = (*causes, *measured, *static)
+    mine = [f for f in (found.findings if found is not None else case.findings) if f.layer == layer]
+    static = tuple(f for f in mine if not any(f.rule == c.rule for c in causes))
+    findings = (*(_with_tables(c, mine) for c in causes), *measured, *static)
     if causes:
         return _Shown(findings, "cause", "failed")
     if found is not None and any(c.bundle.layer == layer for c in found.contributors):
@@ -75,6 +72,15 @@ def _shown(
     if found is not None and _open(layer, found):
         return _Shown(findings, "inconclusive", "inconclusive")
     return _quiet(findings, status, measured)
+
+
+def _with_tables(cause: Finding, mine: Sequence[Finding]) -> Finding:
+    """The cause with the tables and the place of a finding of the same rule that it stands for."""
+    twin = next((f for f in mine if f.rule == cause.rule and f is not cause), None)
+    if twin is None:
+        return cause
+    data = {**twin.data, **cause.data}
+    return replace(cause, data=data, where=cause.where or twin.where)
 
 
 def _open(layer: Layer, found: Attribution) -> bool:
@@ -140,8 +146,6 @@ def _passed_contrast(layer: Layer, label: str, n: int, arms: Sequence[str]) -> F
 
 
 def _downgraded(finding: Finding) -> Finding:
-    from dataclasses import replace
-
     return replace(
         finding,
         outcome="inconclusive",
