@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -58,7 +59,11 @@ def _body(name: str, document: YamlDocument, text: str, header: str | None) -> I
 
     body = {str(key): value for key, value in document.value.items()}
     read = body_document(name, name.rsplit("/", 1)[-1], body, text, document.line, "yaml")
-    if header is not None or read.said:
+    if header is not None:
+        from detdiag.audit.place import speak
+
+        yield speak(replace(read, said=False), header)
+    elif read.said:
         yield read
     elif {"messages", "prompt"} & set(body):
         yield read
@@ -103,8 +108,6 @@ def _launch_of(document: YamlDocument, path: KeyPath, item: Mapping[str, Any]) -
         flags = [w for w in words if w.text not in ("/bin/sh", "sh", "bash", "-c", "serve")]
         launch = make_launch(engine, flags, env, version, anchor)
     if launch is not None and launch.version is None and version is not None:
-        from dataclasses import replace
-
         launch = replace(launch, version=version)
     return launch
 

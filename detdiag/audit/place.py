@@ -27,7 +27,7 @@ def check_surface(name: str) -> None:
 
 def place(documents: Sequence[Document], surface: str | None) -> list[Document]:
     """Give every document a surface: its own word, then the engine beside it, then ``surface``."""
-    spoken = [_speak(doc, surface) for doc in documents]
+    spoken = [speak(doc, surface) for doc in documents]
     engine = next(
         (
             SURFACES[doc.surface].engine
@@ -41,7 +41,8 @@ def place(documents: Sequence[Document], surface: str | None) -> list[Document]:
     return [_join(doc, engine) for doc in spoken]
 
 
-def _speak(doc: Document, surface: str | None) -> Document:
+def speak(doc: Document, surface: str | None) -> Document:
+    """The document as ``surface`` says it is, unless its content says so itself."""
     if doc.role == "intent":
         return doc
     if surface is None:

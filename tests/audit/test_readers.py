@@ -236,7 +236,7 @@ NAMES = (
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.sampled_from(NAMES),
     TEXT,
@@ -293,7 +293,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.dictionaries(KEYS, JSON, max_size=8), st.sampled_from(NAMES[:1] + NAMES[7:10]))
 def test_no_json_body_crashes_the_audit(body: dict[str, object], name: str) -> None:
     try:
