@@ -325,11 +325,8 @@ def ranked(causes: Sequence[Cause]) -> list[Cause]:
 
 
 def first_locus(causes: Sequence[Cause]) -> Locus | None:
-    """Where the named cause starts; the module of a later finding fills a missing one."""
-    for cause in causes[:1]:
-        if cause.finding.locus is not None:
-            return cause.finding.locus
-    return None
+    """Where the named cause starts; where it has no place (sampling, say), where the next does."""
+    return next((c.finding.locus for c in causes if c.finding.locus is not None), None)
 
 
 assert set(MECHANISM_LAYERS) <= set(LAYERS)
