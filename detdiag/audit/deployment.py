@@ -13,6 +13,7 @@ from detdiag.audit.facts import surroundings
 from detdiag.audit.intent import compare_intent
 from detdiag.audit.place import check_surface, place
 from detdiag.audit.readers import read_documents
+from detdiag.audit.surfaces import SURFACES, request_surface
 from detdiag.audit.units import launches_of, said_version, units_of
 from detdiag.errors import DetdiagError
 from detdiag.evidence.finding import Finding
@@ -62,9 +63,14 @@ def audit_request(
     engine_version: str | None = None,
     where: str = "request",
 ) -> list[Finding]:
-    """Findings on one request body alone; without a surface only what holds everywhere."""
-    document = Document(where, "request", None, request, locate=lambda path: 1)
-    return audit_documents([document], surface=surface, engine_version=engine_version).findings
+    """Findings on one request body alone; without a known surface only what holds everywhere."""
+    known = SURFACES.get(surface or "")
+    if known is not None and known.role != "request":
+        known = request_surface(known.engine, request)
+    document = Document(
+        where, "request", None if known is None else known.name, request, said=known is not None
+    )
+    return audit_documents([document], engine_version=engine_version).findings
 
 
 def audit_documents(

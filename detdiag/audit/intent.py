@@ -108,7 +108,7 @@ def _finding(
         ),
         where=request.where(),
         data={
-            "rule_id": "config.intent-lost" if lost else "config.intent-changed",
+            "rule_id": "config.lost-on-the-wire" if lost else "config.changed-on-the-wire",
             "intended": value,
             "sent": sent,
             "intent": intent.path,

@@ -199,3 +199,10 @@ def test_shared_names_stay_ambiguous_and_unique_ones_do_not() -> None:
     body = {"model": "my-model", "messages": [], "temperature": 0}
     assert audit({"request.json": body}).unplaced[0][1][:2] == ("openai.chat", "azure.openai_chat")
     assert audit({"request.json": {**body, "guided_json": {}}}).unplaced == []
+
+
+def test_a_request_under_a_launch_surface_or_an_unknown_name_is_still_a_request() -> None:
+    body = {"temperature": 1e-7}
+    found = {(f.kind, f.subject) for f in audit_request(body, "vllm.engine")}
+    assert ("sampling_still_on", "temperature") in found
+    assert audit_request({"messages": [], "temperature": 0}, "in-house.gateway")
