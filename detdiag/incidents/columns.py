@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import add
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -91,17 +92,13 @@ class Columns:
         Called with few records at a time, while their texts are still in the cache."""
         request, answer, reply_id, offset, line, start, end, took, created, cached = fields[:10]
         start_s = _all_seconds(start)
-        numbers = self.numbers
-        numbers["request"].extend(request)
-        numbers["output"].extend(_all_keys(answer))
-        numbers["reply_id"].extend(_all_keys(reply_id))
-        numbers["offset"].extend(offset)
-        numbers["line"].extend(line)
-        numbers["start_s"].extend(
-            [s if s == s else _seconds(c) for s, c in zip(start_s, created, strict=True)]
-        )
-        numbers["end_s"].extend([_end(e, t, s) for e, t, s in zip(end, took, start_s, strict=True)])
-        numbers["cached"].extend(cached)
+        end_s = _all_ends(end, took, start_s)
+        if math.isnan(sum(start_s)):
+            start_s = [s if s == s else _seconds(c) for s, c in zip(start_s, created, strict=True)]
+        values: list[Iterable[Any]] = [request, _all_keys(answer), _all_keys(reply_id)]
+        values += [offset, line, start_s, end_s, cached]
+        for column, found in zip(self.numbers.values(), values, strict=True):
+            column.extend(found)
         for name, words in zip(NAMES, fields[10:], strict=True):
             self.codes[name].extend(_interned(words, self.words[name]))
         self.records += len(request)
@@ -109,18 +106,20 @@ class Columns:
 
 def _interned(words: Sequence[Any], table: dict[str, int]) -> Sequence[int]:
     """Codes of names; ``table`` grows by the new ones."""
-    if set(map(type, words)) == _ONLY_TEXT:
+    kinds = set(map(type, words))
+    if kinds == _ONLY_TEXT:
         try:
             return [table[word] for word in words]
         except KeyError:
             pass
-    elif not any(words):
+    elif kinds == _ONLY_NULL:
         return [0] * len(words)
     names = [label(word) or "" for word in words]
     return [table.setdefault(name, len(table)) for name in names]
 
 
 _ONLY_TEXT: Final = {str}
+_ONLY_NULL: Final = {type(None)}
 
 
 def _all_seconds(values: Sequence[Any]) -> list[float]:
@@ -141,10 +140,15 @@ def _seconds(value: Any) -> float:
     return math.nan if found is None else found
 
 
-def _end(end: Any, took_s: float | None, start_s: float) -> float:
-    if end is not None:
-        return _seconds(end)
-    return math.nan if took_s is None else start_s + took_s
+def _all_ends(end: Sequence[Any], took: Sequence[Any], start_s: Sequence[float]) -> list[float]:
+    """Ends; where one is missing or cannot be read, the start and the duration."""
+    if end.count(None) == len(end) and None not in took:
+        return list(map(add, start_s, took))
+    found = [math.nan if e is None else _seconds(e) for e in end]
+    return [
+        s + t if e != e and t is not None else e
+        for e, t, s in zip(found, took, start_s, strict=True)
+    ]
 
 
 def _all_keys(values: Sequence[Any]) -> list[int]:

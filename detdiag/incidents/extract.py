@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from detdiag.evidence.adapters.build import redacted
 from detdiag.evidence.adapters.document import Document
 from detdiag.evidence.adapters.factors import response_factors
 from detdiag.evidence.adapters.interface import Adapter, Broken, Exchange
-from detdiag.evidence.adapters.shape import first, label
+from detdiag.evidence.adapters.shape import first, label, loads
 from detdiag.evidence.observation import Output
 from detdiag.incidents.columns import ABSENT, Columns, Row
 from detdiag.incidents.short import ShortPath
@@ -33,16 +34,27 @@ class Extractor:
         self.waiting: list[Row] = []
         self.short = ShortPath(self.keyer) if short and adapter is pairs else None
 
-    def add(self, lines: Sequence[int], offsets: Sequence[int], rows: Sequence[Any]) -> None:
-        """Records of a JSON-lines file. Never raises for the content of a record."""
-        left: Iterable[int] = range(len(rows))
+    def read(self, lines: Sequence[bytes], number: int, offset: int) -> None:
+        """Lines of a JSON-lines file; ``number`` and ``offset`` are those of the first one."""
+        numbers: Sequence[int] = range(number, number + len(lines))
+        offsets = list(accumulate(map(len, lines), initial=offset))[:-1]
+        left: Sequence[int] = range(len(lines))
         if self.short is not None:
-            parts, left = self.short.read(lines, offsets, rows)
+            parts, left = self.short.read(lines, numbers, offsets)
             for part in parts:
                 self.columns.extend(part)
         for index in left:
-            self._add_one(lines[index], offsets[index], rows[index])
+            self._line(lines[index], numbers[index], offsets[index])
         self.flush()
+
+    def _line(self, line: bytes, number: int, offset: int) -> None:
+        """Any line, through the adapter. Never raises for what the line holds."""
+        if line.isspace():
+            return
+        try:
+            self._add_one(number, offset, loads(line))
+        except (ValueError, UnicodeError) as error:
+            self.columns.add_broken(number, f"not valid JSON: {error}"[:200])
 
     def _add_one(self, line: int, offset: int, row: Any) -> None:
         try:

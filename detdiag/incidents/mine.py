@@ -11,18 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from detdiag.errors import DetdiagError
 from detdiag.evidence.adapters.document import read_document
 from detdiag.evidence.adapters.interface import Adapter
 from detdiag.evidence.adapters.recognise import describe
 from detdiag.evidence.adapters.registry import ADAPTERS, adapter_for
-from detdiag.evidence.adapters.shape import loads
 from detdiag.incidents.columns import MAX_BROKEN, Columns
 from detdiag.incidents.extract import Extractor
 from detdiag.incidents.stream import Block, blocks, line_adapter
@@ -137,8 +134,9 @@ def read_block(work: Work) -> Columns:
     with _without_gc():
         offset, number = block.offset, 0
         for some in _batched(block.lines(), BATCH_LINES):
-            offset = _read_lines(extractor, some, number + 1, offset)
+            extractor.read(some, number + 1, offset)
             number += len(some)
+            offset += sum(map(len, some))
         columns.lines = number
     return columns
 
@@ -159,34 +157,6 @@ def _batched(lines: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
     rest = iter(lines)
     while some := list(islice(rest, size)):
         yield some
-
-
-def _read_lines(extractor: Extractor, some: list[bytes], number: int, offset: int) -> int:
-    """Decode lines and add their records; returns the offset behind them."""
-    places = list(accumulate(map(len, some), initial=offset))
-    numbers: Sequence[int] = range(number, number + len(some))
-    offsets: Sequence[int] = places[:-1]
-    try:
-        rows = list(map(orjson.loads, some))
-    except orjson.JSONDecodeError:
-        kept = [(n, o, row) for n, o, row in _carefully(extractor, some, numbers, places)]
-        numbers, offsets, rows = ([k[i] for k in kept] for i in range(3))
-    extractor.add(numbers, offsets, rows)
-    return places[-1]
-
-
-def _carefully(
-    extractor: Extractor, some: list[bytes], numbers: Sequence[int], places: Sequence[int]
-) -> Iterator[tuple[int, int, Any]]:
-    """Line by line where the fast parser refused one: it is blank, or JSON as other writers spell
-    it, or broken."""
-    for line, number, place in zip(some, numbers, places, strict=False):
-        if line.isspace():
-            continue
-        try:
-            yield number, place, loads(line)
-        except (ValueError, UnicodeError) as error:
-            extractor.columns.add_broken(number, f"not valid JSON: {error}"[:200])
 
 
 def _read_whole(path: Path) -> LogFile:

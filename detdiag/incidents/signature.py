@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 import xxhash
@@ -20,7 +19,6 @@ from detdiag.inputs.canonical import (
     request_digest,
 )
 
-MAX_SHAPES: Final = 4096
 INERT: Final = 0
 PROMPT: Final = 1
 ENVELOPE: Final = 2
@@ -53,108 +51,104 @@ def left_out(request: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
     return tuple(found)
 
 
-class Names(NamedTuple):
-    """Field names of a request: those that count, sorted, and ``head``, which stands for them in
-    the key; how many of the first ones are prompts is known by ``prompt``."""
-
-    head: str
-    shown: tuple[str, ...]
-    prompt: tuple[str, ...]
-    inert: tuple[str, ...]
-    slow: bool
-
-
 class Keyer:
     """64-bit keys of requests: equal keys for equal canonical requests.
 
-    ``names`` remembers what the fields of a request are, so that a log with a few dozen shapes
-    pays for their spelling once. ``seen`` counts inert fields for the report.
+    ``kinds`` remembers what a field is, so that a log pays for the spelling of its few dozen names
+    once. ``seen`` counts inert fields for the report.
     """
 
     def __init__(self) -> None:
-        self.names: dict[tuple[str, ...], Names] = {}
+        self.kinds: dict[str, int] = {}
         self.seen: dict[str, int] = {}
 
     def key(self, request: Mapping[str, Any]) -> int:
         """The key of a request; 0 for a request without a prompt."""
-        return self.keys([request])[0]
+        kept: dict[str, Any] = {}
+        prompted = False
+        for name, value in request.items():
+            kind = self.kinds.get(name)
+            if kind is None:
+                kind = self.kinds[name] = field_kind(name)
+            if kind == PROMPT:
+                kept[name] = value
+                prompted = prompted or bool(value)
+            elif kind == OTHER:
+                kept[name] = value if type(value) in _SIMPLE else plain(value)
+            elif kind == ENVELOPE:
+                return self._enveloped(request)
+        for name in request:
+            if self.kinds[name] == INERT:
+                self.seen[name] = self.seen.get(name, 0) + 1
+        return canonical_key(kept) if prompted else 0
 
-    def keys(self, requests: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The keys of requests that all have the same field names in the same order."""
-        fields = tuple(requests[0])
-        names = self.names.get(fields) or self._names(fields)
-        for name in names.inert:
-            self.seen[name] += len(requests)
-        if names.slow:
-            return [self._slow(request) for request in requests]
-        columns: list[Iterable[Any]] = [repeat(names.head)]
-        for name in names.shown:
-            column = [request[name] for request in requests]
-            if name not in names.prompt and not set(map(type, column)) <= _SIMPLE:
-                column = [_plain(value) for value in column]
-            columns.append(column)
-        keys = _keys_of(list(zip(*columns, strict=False)))
-        prompts = [[bool(r[name]) for r in requests] for name in names.prompt]
-        asked = map(any, zip(*prompts, strict=True)) if prompts else repeat(False)
-        return [key if ask else 0 for key, ask in zip(keys, asked, strict=False)]
-
-    def _names(self, fields: tuple[str, ...]) -> Names:
-        kinds = {name: _kind(name) for name in fields}
-        slow = ENVELOPE in kinds.values()
-        shown = tuple(sorted(n for n, kind in kinds.items() if kind != INERT))
-        names = Names(
-            head=_head(shown),
-            shown=shown,
-            prompt=tuple(n for n in shown if kinds[n] == PROMPT),
-            inert=() if slow else tuple(n for n, kind in kinds.items() if kind == INERT),
-            slow=slow,
-        )
-        for name in names.inert:
-            self.seen.setdefault(name, 0)
-        if len(self.names) < MAX_SHAPES:
-            self.names[fields] = names
-        return names
-
-    def _slow(self, request: Mapping[str, Any]) -> int:
+    def _enveloped(self, request: Mapping[str, Any]) -> int:
         for name in left_out(request):
             self.seen[name] = self.seen.get(name, 0) + 1
         if not any(normal_key(k) in PROMPT_FIELDS and v for k, v in request.items()):
             return 0
-        canonical = canonical_request(request)
-        shown = tuple(sorted(canonical))
-        return _keys_of([(_head(shown), *(canonical[name] for name in shown))])[0]
+        return canonical_key(canonical_request(request))
 
 
-def _head(names: Sequence[str]) -> str:
-    return repr(tuple(names))
+def canonical_key(canonical: Mapping[str, Any]) -> int:
+    """The key of a canonical request.
 
-
-def _keys_of(values: Sequence[tuple[Any, ...]]) -> list[int]:
-    """Keys of canonical requests given as the head of their names and their values in order.
-
-    Where the fast writer refuses one (integers beyond 64 bits, lone surrogates) its key comes from
-    the standard library's JSON.
+    Messages that hold nothing but a role and a text go into it one string after the other, behind
+    the JSON of the rest: a reader that knows the strings need not build the messages.
     """
-    dumps, digest, option = orjson.dumps, xxhash.xxh3_64_intdigest, orjson.OPT_SORT_KEYS
-    try:
-        return [digest(dumps(one, None, option)) or 1 for one in values]
-    except (TypeError, ValueError, RecursionError):
-        return [_key_of(one) for one in values]
+    flat = _flat(canonical.get("messages"))
+    if flat is None:
+        return _digest(canonical)
+    rest = {name: value for name, value in canonical.items() if name != "messages"}
+    return _digest([head(rest), *flat])
 
 
-def _key_of(values: tuple[Any, ...]) -> int:
+def flat_keys(flat: Sequence[list[str]]) -> list[int]:
+    """The keys of requests given as :func:`head` and their messages' roles and texts."""
     try:
-        raw = orjson.dumps(values, None, orjson.OPT_SORT_KEYS)
+        return [xxhash.xxh3_64_intdigest(orjson.dumps(one)) or 1 for one in flat]
+    except (TypeError, ValueError):
+        return [_digest(one) for one in flat]
+
+
+def head(rest: Mapping[str, Any]) -> str:
+    """What is not messages, as JSON."""
+    return _json(rest).decode("utf-8", "surrogatepass")
+
+
+def _flat(messages: Any) -> list[str] | None:
+    if type(messages) is not list or not messages:
+        return None
+    out: list[str] = []
+    for message in messages:
+        if type(message) is not dict or len(message) != 2:
+            return None
+        role, content = message.get("role"), message.get("content")
+        if type(role) is not str or type(content) is not str:
+            return None
+        out += (role, content)
+    return out
+
+
+def _digest(value: Any) -> int:
+    return xxhash.xxh3_64_intdigest(_json(value)) or 1
+
+
+def _json(value: Any) -> bytes:
+    """Sorted JSON; by the standard library where the fast writer refuses (integers beyond 64 bits,
+    lone surrogates)."""
+    try:
+        return orjson.dumps(value, None, orjson.OPT_SORT_KEYS)
     except (TypeError, ValueError, RecursionError):
-        text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=str)
-        raw = text.encode("utf-8", "surrogatepass")
-    return xxhash.xxh3_64_intdigest(raw) or 1
+        text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+        return text.encode("utf-8", "surrogatepass")
 
 
 _SIMPLE: Final = frozenset({int, str, bool, type(None)})
 
 
-def _kind(name: str) -> int:
+def field_kind(name: str) -> int:
+    """``INERT``, ``PROMPT``, ``ENVELOPE`` or ``OTHER``."""
     if is_inert(name):
         return INERT
     spelled = normal_key(name)
@@ -163,12 +157,12 @@ def _kind(name: str) -> int:
     return PROMPT if spelled in PROMPT_FIELDS else OTHER
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """1.0 as 1, as the canonical form has it, at any depth of a parameter."""
     if type(value) is float:
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if type(value) is dict:
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if type(value) is list:
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value

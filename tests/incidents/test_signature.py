@@ -135,8 +135,7 @@ ROWS = st.fixed_dictionaries(
 def columns_of(rows: list[Any], short: bool) -> dict[str, Any]:
     columns = Columns()
     extractor = Extractor(columns, pairs, short=short)  # type: ignore[arg-type]
-    numbers = list(range(1, len(rows) + 1))
-    extractor.add(numbers, [100 * n for n in numbers], json.loads(json.dumps(rows)))
+    extractor.read([json.dumps(one).encode() + b"\n" for one in rows], 1, 0)
     order = sorted(range(len(columns.numbers["line"])), key=columns.numbers["line"].__getitem__)
     words = {n: list(t) for n, t in columns.words.items()}
     return {
