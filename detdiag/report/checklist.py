@@ -55,7 +55,7 @@ def decision_reasons(report: model.Report, say: Say) -> str:
 
 def checklist_table(report: model.Report, say: Say) -> Table:
     gate_items = model.rows(model.mapping(report.get("gate")).get("items"))
-    items = gate_items or [_item(layer) for layer in model.layers_in_walk_order(report)]
+    items = gate_items or [_item(layer, say) for layer in model.layers_in_walk_order(report)]
     heads = ("head.item", "head.required", "head.outcome", "head.evidence", "head.waiver")
     return Table(
         say("checklist.caption"),
@@ -91,28 +91,30 @@ def waiver_text(value: Any, say: Say) -> str:
     return f"{text} ({say('checklist.expired')})" if waiver.get("expired") else text
 
 
-def _item(layer: Mapping[str, Any]) -> dict[str, Any]:
+def _item(layer: Mapping[str, Any], say: Say) -> dict[str, Any]:
     return {
         "item": layer.get("layer"),
         "required": layer.get("outcome") != "not_applicable",
         "outcome": layer.get("outcome"),
-        "evidence": best_evidence(layer),
+        "evidence": best_evidence(layer, say),
     }
 
 
-def best_evidence(layer: Mapping[str, Any]) -> str:
+def best_evidence(layer: Mapping[str, Any], say: Say) -> str:
     """The first count of the layer's first finding, or its title."""
     for finding in model.findings(layer):
         for row in model.rows(finding.get("evidence")):
             counted = k_of_n(row, "value") if row.get("n") is not None else number(row.get("value"))
             ends = interval(row.get("ci95"))
             return f"{visible(row.get('metric'))}: {counted}{f' [{ends}]' if ends else ''}"
-    return one_line(layer.get("title"), 160)
+    from detdiag.report.text import layer_title
+
+    return layer_title(layer, say, 160)
 
 
 def render_checklist(report: model.Report, *, lang: str = "en") -> str:
     """The checklist as Markdown, ending in the decision."""
-    from detdiag.report.markdown import code_block, md, md_table
+    from detdiag.report.markdown import command_block, md, md_table
 
     say = speaker(lang)
     gate = model.mapping(report.get("gate"))
@@ -121,8 +123,8 @@ def render_checklist(report: model.Report, *, lang: str = "en") -> str:
         lines += [f"{say('checklist.profile')}: {md(gate['profile'])}", ""]
     lines += [md_table(checklist_table(report, say)), ""]
     lines += [f"**{decision(report)}**: {md(decision_reasons(report, say))}", ""]
-    for step in model.rows(model.verdict(report).get("next"))[:1]:
+    for step in model.next_steps(report)[:1]:
         lines += [f"{say('verdict.next')}: {md(step.get('why'))}", ""]
         if step.get("command"):
-            lines += [code_block(step["command"]), ""]
+            lines += [command_block(step["command"]), ""]
     return "\n".join(lines)

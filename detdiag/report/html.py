@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from detdiag.errors import DetdiagError
 from detdiag.report import model, tables
 from detdiag.report.messages import HTML_LANG, Say, speaker
-from detdiag.report.safe import dump_json, dump_json_for_html, pieces, visible
+from detdiag.report.safe import (
+    dump_json,
+    dump_json_for_html,
+    looks_like_command,
+    pieces,
+    visible,
+)
 from detdiag.report.text import target_name
 from detdiag.report.views import closing, layers, outputs, verdict
 from detdiag.report.views.figures import figure_views
@@ -29,10 +34,6 @@ PLOTLY_MODES: Final[tuple[PlotlyMode, ...]] = get_args(PlotlyMode)
 EVIDENCE_CAP_BYTES: Final = 120_000
 """Largest evidence link, in base64 characters; above it the long tables are thinned."""
 
-_COMMAND: Final = re.compile(
-    r"^(detdiag|python3?|pip|curl|vllm|export|docker|ollama|torch|sglang|llama-\w+)\b"
-    r"|^[A-Z][A-Z0-9_]+=|\w\(|[{}=;]|\s--?\w"
-)
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 
 
@@ -76,11 +77,6 @@ def _environment() -> Environment:
     environment.tests["command"] = looks_like_command
     environment.filters["condition"] = tables.condition_text
     return environment
-
-
-def looks_like_command(value: Any) -> bool:
-    """True for something to paste into a shell or a program, False for advice in words."""
-    return bool(_COMMAND.search(str(value)))
 
 
 def marked(value: Any, keep: str = "") -> Markup:
@@ -144,6 +140,7 @@ def _body(report: model.Report, say: Say) -> dict[str, Any]:
         table
         for table in (
             tables.input_table(report, say),
+            tables.tokens_table(report, say),
             tables.fingerprint_table(report, say),
             tables.params_table(report, say),
         )

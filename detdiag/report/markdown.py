@@ -9,12 +9,12 @@ from typing import Any, Final
 from detdiag.errors import DetdiagError
 from detdiag.report import model, tables
 from detdiag.report.messages import Say, speaker
-from detdiag.report.safe import one_line, visible
+from detdiag.report.safe import looks_like_command, one_line, visible
 
 STYLES: Final = ("report", "postmortem", "checklist", "github")
-_SPECIAL: Final = re.compile(r"([\\`*_\[\]#|~!$])")
-_LEADING: Final = re.compile(r"^(\s*)([-+>=])", re.M)
-_NUMBERED: Final = re.compile(r"^(\s*\d+)([.)])", re.M)
+_SPECIAL: Final = re.compile(r"([\\`*\[|~$]|(?<![^\W_])_|_(?![^\W_]))")
+_LEADING: Final = re.compile(r"^(\s*)([-+>=#])", re.M)
+_NUMBERED: Final = re.compile(r"^(\s*\d{1,9})([.)])(?=\s|$)", re.M)
 
 
 def md(value: Any) -> str:
@@ -37,6 +37,11 @@ def code_span(value: Any) -> str:
     fence = "`" * (longest + 1)
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def command_block(value: Any) -> str:
+    """A command as a fenced block, advice in words as a sentence."""
+    return code_block(value) if looks_like_command(value) else md(value)
 
 
 def code_block(value: Any, language: str = "sh") -> str:
@@ -119,10 +124,10 @@ def _verdict_parts(report: model.Report, say: Say) -> list[str]:
         names = model.layer_ids(found.get(key))
         if names:
             parts.append(f"**{say('verdict.' + key)}:** {', '.join(md(n) for n in names)}")
-    for step in model.rows(found.get("next")):
+    for step in model.next_steps(report):
         parts.append(f"**{say('verdict.next')}:** {md(step.get('why'))}")
         if step.get("command"):
-            parts.append(code_block(step["command"]))
+            parts.append(command_block(step["command"]))
     if found.get("would_change"):
         parts.append(f"**{say('verdict.would_change')}:** {md(found['would_change'])}")
     return parts
@@ -182,6 +187,7 @@ def _numbers_parts(report: model.Report, say: Say) -> list[str]:
         tables.toggles_table,
         tables.params_table,
         tables.input_table,
+        tables.tokens_table,
         tables.fingerprint_table,
     ]
     parts: list[str] = []
@@ -201,7 +207,7 @@ def _remedy_parts(report: model.Report, say: Say) -> list[str]:
         cost = f" ({say('remedy.cost')}: {md(remedy.cost)})" if remedy.cost else ""
         parts.append(f"{place}. {md(remedy.action)}{cost}")
         if remedy.command:
-            parts.append(code_block(remedy.command))
+            parts.append(command_block(remedy.command))
     return parts
 
 

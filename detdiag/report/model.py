@@ -166,6 +166,27 @@ def first_divergence(report: Report) -> dict[str, Any]:
     return {k: place[k] for k in ("query", "token", "module", "op") if place.get(k) is not None}
 
 
+def table_everywhere(report: Report, name: str) -> list[Any]:
+    """``data[name]`` and the tables of that name that findings carry, causes first, each once."""
+    found = [data(report)[name]] if data(report).get(name) else []
+    for layer in layers_by_clump(report):
+        for finding in findings(layer):
+            carried = mapping(finding.get("data")).get(name)
+            if carried and carried not in found:
+                found.append(carried)
+    return found
+
+
+def next_steps(report: Report) -> list[Mapping[str, Any]]:
+    """The next experiments without what the primary remedy already says."""
+    remedy = primary_remedy(report)
+    said = {remedy.action, remedy.verify} - {None} if remedy else set()
+    steps = rows(verdict(report).get("next"))
+    if verdict(report).get("status") != "attributed":
+        return steps
+    return [s for s in steps if s.get("why") not in said and s.get("command") not in said]
+
+
 def listed_module(module: Any, modules: Sequence[Any]) -> int | None:
     """Row of ``module`` among ``modules``, or of its nearest listed ancestor; None without one."""
     path = str(module)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from detdiag.report import model, tables
-from detdiag.report.markdown import code_block, code_span, md, md_table
+from detdiag.report.markdown import code_block, code_span, command_block, md, md_table
 from detdiag.report.messages import Say, speaker
 from detdiag.report.numbers import interval, k_of_n, seconds
 from detdiag.report.safe import visible
@@ -101,10 +101,10 @@ def _root_cause(report: model.Report, say: Say) -> list[str]:
 
 def _next(report: model.Report) -> list[str]:
     out: list[str] = []
-    for step in model.rows(model.verdict(report).get("next"))[:1]:
+    for step in model.next_steps(report)[:1]:
         out.append(md(step.get("why")))
         if step.get("command"):
-            out.append(code_block(step["command"]))
+            out.append(command_block(step["command"]))
     return out
 
 
@@ -161,7 +161,7 @@ def _actions(report: model.Report, say: Say) -> str:
         if verify:
             detect = say("postmortem.detect", command=visible(verify))
             rows.append((detect, say("remedy.detect"), *blank))
-    steps = model.rows(model.verdict(report).get("next"))[:1]
+    steps = model.next_steps(report)[:1]
     rows += [(str(step.get("why") or ""), say("remedy.detect"), *blank) for step in steps]
     if not rows:
         rows.append(("TODO", "TODO", "TODO", "TODO"))

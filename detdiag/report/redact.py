@@ -143,7 +143,7 @@ def _each_secret(value: Any, key: str = "", parent: str = "") -> Iterator[str]:
             yield from _each_secret(item, str(name), key)
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for item in value:
-            yield from _each_secret(item, "" if isinstance(item, Mapping) else key, key)
+            yield from _each_secret(item, key, key)
 
 
 def _each_query(value: Any) -> Iterator[str]:
@@ -184,7 +184,7 @@ def _walk(value: Any, red: _Redactor, key: str = "", parent: str = "", layer: st
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         if key in _DEEP_KEYS or key in TEXT_KEYS and not any(isinstance(v, Mapping) for v in value):
             return _hide_texts(value)
-        return [_walk(v, red, "" if isinstance(v, Mapping) else key, key, layer) for v in value]
+        return [_walk(v, red, key, key, layer) for v in value]
     return value
 
 

@@ -59,6 +59,17 @@ def visible(value: Any, *, keep: str = "") -> str:
     return "".join(part for part, _ in pieces(text, keep=keep))
 
 
+_COMMAND: Final = re.compile(
+    r"^(detdiag|python3?|pip|curl|vllm|export|docker|ollama|torch|sglang|llama-\w+|git|sha256sum)\b"
+    r"|^[A-Z][A-Z0-9_]+=|^--?\w|^[\w.]+\(|^[\[{]|^[\w.]+ ?="
+)
+
+
+def looks_like_command(value: Any) -> bool:
+    """True for something to paste into a shell or a program, False for advice in words."""
+    return bool(_COMMAND.search(str(value).lstrip()))
+
+
 def one_line(value: Any, limit: int | None = None) -> str:
     """:func:`visible`, cut in the middle to ``limit`` characters where one is given."""
     text = visible(value)

@@ -129,7 +129,7 @@ def _summary_lines(report: model.Report, say: Say, unicode_ok: bool) -> list[Tex
             lines += [
                 Text("  " + one_line(part), style="bold") for part in remedy.command.split("\n")
             ]
-    for step in model.rows(model.verdict(report).get("next"))[:1]:
+    for step in model.next_steps(report)[:1]:
         lines.append(Text(f"{say('verdict.next')}: {one_line(step.get('why'), 300)}"))
         if step.get("command"):
             lines.append(Text("  " + one_line(step["command"]), style="bold"))

@@ -53,7 +53,8 @@ def test_a_folder_in_the_way_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def make_record(path: Path) -> Path:
-    with RecordWriter(path, {"target": {"name": "m"}, "fingerprint": {}, "method": {}}) as writer:
+    method = {"command": "detdiag run --model m -o r.ndjson"}
+    with RecordWriter(path, {"target": {"name": "m"}, "method": method}) as writer:
         for i in range(12):
             writer.write(
                 Observation(
@@ -100,7 +101,9 @@ def test_a_record_becomes_every_format(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "x.json").read_text())
     assert report["verdict"]["layer"] == "batch"
     assert done.stderr.rstrip().split("\n")[-1] == report["verdict"]["sentence"]
-    assert report["data"]["record"]["sha256"] in (tmp_path / "x.html").read_text()
+    page = (tmp_path / "x.html").read_text()
+    assert report["data"]["record"]["sha256"] in page
+    assert "detdiag run --model m -o r.ndjson" in page
     again = run(tmp_path / "x.json", "-o", tmp_path / "z.html")
     assert again.returncode == 0
     assert (tmp_path / "z.html").read_bytes() == (tmp_path / "x.html").read_bytes()

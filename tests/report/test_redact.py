@@ -151,6 +151,25 @@ def test_record_lines_share_their_secrets() -> None:
     assert hidden[0]["query"] == "customer-4711"
 
 
+@pytest.mark.parametrize("level", ["prompts", "all"])
+def test_a_text_that_is_only_in_a_hunk_of_a_finding_goes_too(level: str) -> None:
+    report = sample("version-tokenizer")
+    del report["data"]["input_diff"]
+    hunk = {"offset_a": 0, "offset_b": 0, "a": "hunter2 is mine", "b": "", "names": ["digits"]}
+    report["layers"][1]["findings"] = [
+        {
+            "rule": "input.bytes-differ",
+            "outcome": "failed",
+            "severity": "high",
+            "summary": "first at byte 0: hunter2 is mine",
+            "evidence": [],
+            "data": {"input_diff": {"left": "a", "right": "b", "hunks": [hunk], "notes": []}},
+        }
+    ]
+    assert "hunter2" in everything(report, "none")
+    assert "hunter2" not in everything(report, level)
+
+
 def test_unknown_level_is_refused() -> None:
     with pytest.raises(DetdiagError, match="unknown redaction level"):
         redact(sample("minimal"), "some")

@@ -19,7 +19,7 @@ from detdiag.report.tables.numerics import (
     toggles_table,
 )
 from detdiag.report.tables.routing import router_margins_table, routing_table
-from detdiag.report.tables.stack import fingerprint_table, input_table, params_table
+from detdiag.report.tables.stack import fingerprint_table, input_table, params_table, tokens_table
 
 __all__ = [
     "RISKIEST",
@@ -41,4 +41,5 @@ __all__ = [
     "routing_table",
     "sweep_table",
     "toggles_table",
+    "tokens_table",
 ]

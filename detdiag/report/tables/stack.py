@@ -35,7 +35,11 @@ def fingerprint_table(report: model.Report, say: Say) -> Table:
     return make_table(
         say,
         say("fingerprint_diff.caption"),
-        model.rows(model.data(report).get("fingerprint_diff")),
+        [
+            row
+            for table in model.table_everywhere(report, "fingerprint_diff")
+            for row in model.rows(table)
+        ],
         [
             ("head.field", field_cell("field"), False),
             ("head.a", field_cell("a"), False),
@@ -47,11 +51,14 @@ def fingerprint_table(report: model.Report, say: Say) -> Table:
 
 
 def input_table(report: model.Report, say: Say) -> Table:
-    diff = model.mapping(model.data(report).get("input_diff"))
     return make_table(
         say,
         say("input_diff.caption"),
-        model.rows(diff.get("hunks")),
+        [
+            hunk
+            for diff in model.table_everywhere(report, "input_diff")
+            for hunk in model.rows(model.mapping(diff).get("hunks"))
+        ],
         [
             ("head.offset_a", field_cell("offset_a"), True),
             ("head.offset_b", field_cell("offset_b"), True),
@@ -74,3 +81,28 @@ def hunk_text(value: Any) -> str:
     shown = one_line(spelled, 400)
     points = [f"U+{ord(c):04X}" for c in text if ord(c) > 126 and c.isprintable()]
     return f"{shown} [{' '.join(points)}]" if points and len(text) <= 12 else shown
+
+
+def tokens_table(report: model.Report, say: Say) -> Table:
+    """Token ids where two tokenisations of one text part."""
+    return make_table(
+        say,
+        say("token_diff.caption"),
+        [
+            hunk
+            for diff in model.table_everywhere(report, "token_diff")
+            for hunk in model.rows(model.mapping(diff).get("hunks"))
+        ],
+        [
+            ("head.start_a", field_cell("start_a"), True),
+            ("head.start_b", field_cell("start_b"), True),
+            ("head.a", lambda r: ids_text(r.get("a")), False),
+            ("head.b", lambda r: ids_text(r.get("b")), False),
+        ],
+    )
+
+
+def ids_text(value: Any) -> str:
+    """Token ids separated by spaces, the first 40 of them."""
+    ids = list(value) if isinstance(value, (list, tuple)) else []
+    return " ".join(one_line(v, 20) for v in ids[:40]) + (" …" if len(ids) > 40 else "")

@@ -13,12 +13,17 @@ from detdiag.report.safe import dump_json, one_line, visible
 
 
 def diff_notes(report: model.Report, say: Say) -> list[str]:
-    diff = model.mapping(model.data(report).get("input_diff"))
-    notes = diff.get("notes")
-    lines = [visible(n) for n in notes] if isinstance(notes, (list, tuple)) else []
-    if diff.get("left") or diff.get("right"):
-        lines.insert(0, f"{one_line(diff.get('left'), 200)} ↔ {one_line(diff.get('right'), 200)}")
-    return lines
+    """What was compared, and the notes of each comparison."""
+    lines: list[str] = []
+    for diff in map(model.mapping, model.table_everywhere(report, "input_diff")):
+        if diff.get("left") or diff.get("right"):
+            lines.append(f"{one_line(diff.get('left'), 200)} ↔ {one_line(diff.get('right'), 200)}")
+        notes = diff.get("notes")
+        lines += [visible(n) for n in notes] if isinstance(notes, (list, tuple)) else []
+        after = diff.get("equal_after")
+        if isinstance(after, (list, tuple)) and after:
+            lines.append(say("input_diff.equal_after", steps=", ".join(visible(a) for a in after)))
+    return list(dict.fromkeys(lines))[:12]
 
 
 def fingerprint_all(report: model.Report, say: Say) -> tables.Table | None:
@@ -65,6 +70,7 @@ def method_view(report: model.Report, say: Say) -> tuple[list[tuple[str, str]], 
         ),
         (say("method.budget"), seconds(method.get("budget_s")) if method.get("budget_s") else ""),
         (say("method.skipped"), _skipped(method.get("skipped"))),
+        (say("method.ignored"), _skipped(method.get("ignored"))),
         (
             say("method.target"),
             tables.condition_text(

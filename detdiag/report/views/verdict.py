@@ -66,7 +66,7 @@ def verdict_view(report: model.Report, say: Say) -> dict[str, Any]:
         "sentence": "" if english else sentence,
         "rows": _verdict_rows(report, say),
         "remedy": model.primary_remedy(report) if status == "attributed" else None,
-        "next": next_steps(report)[:3] if status != "clean" else [],
+        "next": model.next_steps(report)[:3] if status != "clean" else [],
         "would_change": found.get("would_change"),
     }
 
@@ -78,16 +78,6 @@ def split_sentence(sentence: str) -> tuple[str, str]:
     """
     match = re.match(r"(.{1,60}?\):|[^:]{1,60}:) (.{40,})$", sentence, re.S)
     return (match[1], match[2]) if match else (sentence, "")
-
-
-def next_steps(report: model.Report) -> list[Mapping[str, Any]]:
-    """The next experiments without what the primary remedy already says."""
-    remedy = model.primary_remedy(report)
-    said = {remedy.action, remedy.verify} - {None} if remedy else set()
-    steps = model.rows(model.verdict(report).get("next"))
-    if model.verdict(report).get("status") != "attributed":
-        return steps
-    return [s for s in steps if s.get("why") not in said and s.get("command") not in said]
 
 
 def _verdict_rows(report: model.Report, say: Say) -> list[tuple[str, str]]:
