@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detdiag.incidents.association import ALPHA, MAX_GROUPS, MIN_REPEATS, purity
+from detdiag.incidents.association import ALPHA, MAX_GROUPS, MIN_REPEATS
+from detdiag.incidents.attribution import attribution
 from detdiag.incidents.columns import NAMES
 from detdiag.incidents.factors import factor_values, judge, sample_of
 from detdiag.incidents.mine import LogFile, Progress, read_logs
@@ -18,7 +19,6 @@ from detdiag.incidents.model import (
     FileSummary,
     Incident,
     IncidentReport,
-    Sampling,
     Variant,
 )
 from detdiag.incidents.prompts import excerpt, fork, sampling_of
@@ -127,7 +127,7 @@ def _incident(
     variants = _variants(table, members)
     request: Mapping[str, Any] = shown[0].request if shown else {}
     sampling = sampling_of(request) if shown else "not set"
-    factor, sentence = _attribution(table, members, values, tests, sampling, request)
+    factor, sentence = attribution(table, members, values, tests, sampling, request)
     sizes = [len(v) for v in variants]
     times = table.columns["start_s"][members]
     times = times[np.isfinite(times)]
@@ -194,60 +194,6 @@ def _name(table: Table, factor: str, value: float) -> str:
     if factor == "cached_tokens":
         return "some" if value else "none"
     return str(int(value))
-
-
-def _attribution(
-    table: Table,
-    members: Array,
-    values: Mapping[str, Array],
-    tests: Sequence[FactorTest],
-    sampling: Sampling,
-    request: Mapping[str, Any],
-) -> tuple[str | None, str]:
-    """The factor and the sentence of one incident; no factor without a test over all incidents."""
-    if sampling == "on":
-        temperature = request.get("temperature")
-        said = "" if temperature is None else f" (temperature {temperature})"
-        return "temperature", f"The request samples{said}: other answers are expected. Not tested."
-    unset = " No temperature is in the request: the server's default may sample."
-    tail = unset if sampling == "not set" else ""
-    best: tuple[float, str, str] | None = None
-    for test in (t for t in tests if t.outcome in ("associated", "confounded")):
-        found = _follows(table, members, values, test)
-        if found is not None and (best is None or found[0] > best[0]):
-            best = found
-    if best is not None:
-        return best[1], best[2] + tail
-    return None, _no_factor(tests) + tail
-
-
-def _follows(
-    table: Table, members: Array, values: Mapping[str, Array], test: FactorTest
-) -> tuple[float, str, str] | None:
-    sample = sample_of(members, table.columns["output"], values)
-    key = f"{test.factor} bin" if test.factor == "time" else test.factor
-    labels = sample.labels[key]
-    if len(np.unique(labels[labels >= 0])) < 2:
-        return None
-    right, known = purity(sample.answers, labels)
-    p = "" if test.p_holm is None else f"; over all requests p = {test.p_holm:.2g} (Holm)"
-    names = " = ".join((test.factor, *test.same_as))
-    if test.outcome == "confounded":
-        return right / known - 1, test.factor, f"Goes with {names}, but {test.note}{p}."
-    sentence = f"The answer follows {names} in {right} of {known} records{p}. Association only."
-    return right / known, test.factor, sentence
-
-
-def _no_factor(tests: Sequence[FactorTest]) -> str:
-    if any(t.outcome in ("associated", "confounded") for t in tests):
-        return "No condition that goes with the answer elsewhere varies here."
-    seen = [t.factor for t in tests if t.outcome == "not seen"]
-    if seen:
-        return (
-            f"None of the tested conditions ({', '.join(seen)}) goes with the answer: the log "
-            "does not hold what changed."
-        )
-    return "Too few repeated requests for a p-value: no attribution."
 
 
 def _report(

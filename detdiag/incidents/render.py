@@ -152,7 +152,7 @@ def _facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _notices(report: Mapping[str, Any]) -> list[str]:
     broken = sum(f["broken_count"] for f in report["files"])
-    out = [f"{broken:,} broken lines were skipped; they are listed below."] if broken else []
+    out = [f"Broken lines skipped: {broken:,}. They are listed below."] if broken else []
     out += [f"{f['path']}: stopped early: {f['damage']}" for f in report["files"] if f["damage"]]
     return out
 
