@@ -19,7 +19,7 @@ from detdiag.moe.capture import capture
 from detdiag.moe.discover import find_routers
 
 LIMIT = 1.15
-PAIRS = 9
+PAIRS = 15
 
 
 def mixtral() -> Any:
@@ -46,21 +46,21 @@ def ratio(model: Any, ids: torch.Tensor) -> tuple[float, float, float]:
     routers = find_routers(model)
 
     def plain() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         model(input_ids=ids, use_cache=False)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     def traced() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         with capture(model, routers):
             model(input_ids=ids, use_cache=False)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     with torch.no_grad():
         plain(), traced()
         pairs = [(plain(), traced()) for _ in range(PAIRS)]
     plains, traces = [a for a, _ in pairs], [b for _, b in pairs]
-    # A busy machine makes single pairs jump; the fastest of each is what the code costs.
+    # CPU seconds of one thread; the fastest of each is what the code costs on a busy machine.
     return min(traces) / min(plains), statistics.median(plains), statistics.median(traces)
 
 
