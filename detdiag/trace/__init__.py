@@ -12,7 +12,8 @@ from detdiag.trace.calls import ForwardCall, Layout
 from detdiag.trace.effects import Distance, MarginBridge, distance, margin_bridge
 from detdiag.trace.events import events, findings
 from detdiag.trace.labels import Comparison, compare
-from detdiag.trace.recorder import Trace, record
+from detdiag.trace.oplog import Trace
+from detdiag.trace.recorder import record
 from detdiag.trace.rerun import prove_rerun
 from detdiag.trace.result import Effect, Proof, Source
 from detdiag.trace.rows import ROW_OPS, RowStats, row_by_row, row_invariant

@@ -16,8 +16,9 @@ from detdiag.trace.calls import ForwardCall, Layout
 from detdiag.trace.graft import Site, Store, captured, grafted
 from detdiag.trace.match import pair_ops
 from detdiag.trace.modules import Frame, ModuleStack, tracked
-from detdiag.trace.recorder import Op, Trace
-from detdiag.trace.rows import RowStats, module_rows, row_by_row
+from detdiag.trace.oplog import Op, Trace
+from detdiag.trace.rows import RowStats, row_by_row
+from detdiag.trace.splitting import module_rows
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detdiag.trace.align import Cut
+from detdiag.trace.memory import renames
 from detdiag.trace.modules import Frame, ModuleStack, tracked
-from detdiag.trace.recorder import renames
 from detdiag.trace.schema import named_tensors, op_info, tensors_in
 
 Site = tuple[str, Frame, int]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from detdiag.trace.match import ancestors, pair_ops
-from detdiag.trace.recorder import Anchor, Op, Sig, Trace
+from detdiag.trace.oplog import Anchor, Op, Sig, Trace
 
 Label = Literal["equal", "born", "inherited", "absorbed", "unalignable", "unmatched", "bookkeeping"]
 LABELS: Final[tuple[Label, ...]] = get_args(Label)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from difflib import SequenceMatcher
 
 from detdiag.trace.modules import Frame
-from detdiag.trace.recorder import Op, Trace
+from detdiag.trace.oplog import Op, Trace
 
 _FLOATING = frozenset(
     f"torch.{name}"

@@ -6,7 +6,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,91 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from detdiag.trace.align import WHOLE, Cut, Shape, best_cut, cut_guess, cut_solo
 from detdiag.trace.bits import digest_device, digest_host
 from detdiag.trace.calls import ForwardCall, Layout
+from detdiag.trace.memory import address_of, memory_order, renames, storage_names
 from detdiag.trace.modules import Frame, ModuleStack, tracked
+from detdiag.trace.oplog import Anchor, Coverage, Key, Op, Sig, Trace
 from detdiag.trace.schema import OpInfo, named_tensors, op_info, scalars, tensors_in
 
 _NOTHING = nullcontext()
 _OUT = tuple(f"out.{i}" for i in range(7)) + ("out.more",)
-
-Key = tuple[str, str, str]
-"""(module path, operator, slot): where solo shapes are looked up."""
-
-
-class Sig(NamedTuple):
-    """One operand: ``digest`` of the aligned bits (None: unalignable or opaque), their dtype and
-    shape without sizes of 1, the raw shape and strides, and the operator that wrote it (-1: none
-    in this forward; ``source`` then names a parameter, a buffer or a call input)."""
-
-    slot: str
-    digest: int | None
-    dtype: str
-    shape: Shape
-    raw: Shape
-    stride: Shape
-    producer: int
-    source: str
-    batched: bool
-
-
-@dataclass(slots=True)
-class Op:
-    """One operator call, in the order of the forward."""
-
-    index: int
-    name: str
-    frame: Frame
-    occurrence: int
-    scalars: tuple[Any, ...]
-    inputs: tuple[Sig, ...]
-    outputs: tuple[Sig, ...]
-    floating: bool
-    seeded: bool = False
-    drew: bool = False
-    """Whether the random state moved while it ran."""
-
-
-@dataclass(slots=True)
-class Anchor:
-    """Digests at the door of one module call, with the operators that ran in it."""
-
-    frame: Frame
-    first_op: int
-    inputs: tuple[Sig, ...]
-    outputs: tuple[Sig, ...] = ()
-    last_op: int = -1
-    held: Any = None
-
-
-@dataclass(slots=True)
-class Coverage:
-    """What the trace saw and what it could not see."""
-
-    operators: int = 0
-    views: int = 0
-    bytes_hashed: int = 0
-    unalignable: int = 0
-    hidden: int = 0
-    opaque: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {k: getattr(self, k) for k in self.__slots__}
-
-
-@dataclass(slots=True)
-class Trace:
-    """One traced forward."""
-
-    ops: list[Op]
-    anchors: list[Anchor]
-    output: int
-    """Index of the operator that wrote the logits (-1 when hidden)."""
-    logits: Tensor
-    layouts: tuple[Layout, ...]
-    coverage: Coverage
-    shapes: dict[Key, list[Shape]]
-    whole: bool = False
-    """Whether tensors were taken whole (two runs of one call) rather than one row of them."""
 
 
 class _Storage(NamedTuple):
@@ -137,6 +58,7 @@ class Recorder(TorchDispatchMode):
         names: dict[int, str] | None = None,
         sink: Sink | None = None,
         leaves: frozenset[str] = frozenset(),
+        device_digests: bool = False,
     ) -> None:
         super().__init__()
         self.layouts = layouts
@@ -152,6 +74,7 @@ class Recorder(TorchDispatchMode):
         self.shapes: dict[Key, list[Shape]] = defaultdict(list)
         self.sink = sink
         self.leaves = leaves
+        self.device_digests = device_digests
         self.paused = False
         self.below = False
         """Whether other dispatch modes run below and must not see the work of measuring."""
@@ -188,7 +111,7 @@ class Recorder(TorchDispatchMode):
         if info.writes:
             before = self._sigs(frame, info.name, tensors)
         watch = self.watch_random or info.seeded
-        state = torch.random.default_generator.get_state() if watch else None
+        state = _random_state(tensors) if watch else None
         out = func(*args, **kwargs)
         results = [out] if isinstance(out, Tensor) else tensors_in(out)
         if not info.writes:
@@ -208,7 +131,7 @@ class Recorder(TorchDispatchMode):
         tensors: list[Any],
         results: list[Tensor],
         before: tuple[Sig, ...],
-        state: Tensor | None,
+        state: tuple[int, ...] | None,
     ) -> None:
         index = len(self.ops)
         written = [(_OUT[min(i, 7)], "out", t) for i, t in enumerate(results)]
@@ -220,9 +143,7 @@ class Recorder(TorchDispatchMode):
             self._wrote(t, index)
             floating = floating or t.is_floating_point()
         outputs = () if info.empty else self._sigs(frame, info.name, written)
-        drew = state is not None and not torch.equal(
-            state, torch.random.default_generator.get_state()
-        )
+        drew = state is not None and state != _random_state(tensors)
         key = (frame, info.name)
         seen = self._seen.get(key, 0)
         self._seen[key] = seen + 1
@@ -281,7 +202,7 @@ class Recorder(TorchDispatchMode):
         stride = t.stride() if t.layout is torch.strided else ()
         cut: Cut | None = WHOLE
         if source.startswith("parameter:"):
-            t = _memory_order(t)
+            t = memory_order(t)
         elif not self.whole and not source.startswith("buffer:"):
             cut = self._cut((frame.path, name, slot), raw)
         if cut is None:
@@ -331,7 +252,7 @@ class Recorder(TorchDispatchMode):
             if known is not None:
                 return known, shape
         self.coverage.bytes_hashed += t.numel() * t.element_size()
-        if t.device.type == "cpu":
+        if t.device.type == "cpu" and not self.device_digests:
             digest = digest_host(t)
         else:
             self._pending.append(digest_device(t))
@@ -358,7 +279,7 @@ class Recorder(TorchDispatchMode):
         if len(self.stack.frames) == 1:
             self._keep.append(arguments)
             for slot, _, t in _given(arguments):
-                self._names.setdefault(_address(t), f"input:{slot[3:]}")
+                self._names.setdefault(address_of(t), f"input:{slot[3:]}")
         leaf = frame.path in self.leaves
         inputs = () if leaf else self._sigs(frame, "module", _given(arguments))
         anchor = Anchor(frame, len(self.ops), inputs, held=arguments if leaf else None)
@@ -377,7 +298,7 @@ class Recorder(TorchDispatchMode):
         if held is not None and anchor.last_op == anchor.first_op:
             anchor.inputs = self._sigs(frame, "module", _given(held))
         for _, _, t in tensors:
-            if self._storage(t) is None and _address(t) not in self._names and t.numel():
+            if self._storage(t) is None and address_of(t) not in self._names and t.numel():
                 self.coverage.hidden += 1
                 self.coverage.notes.append(
                     f"{frame.path or 'model'} returns a tensor that no traced operator wrote"
@@ -413,17 +334,6 @@ class Recorder(TorchDispatchMode):
         )
 
 
-def renames(tensors: list[Any], results: list[Tensor]) -> bool:
-    """Whether the results are other names for the inputs' memory (views and the like)."""
-    if not results or not tensors:
-        return False
-    for r in results:
-        address = _address(r)
-        if not r.numel() or all(_address(t) != address for _, _, t in tensors):
-            return False
-    return True
-
-
 def _resolve(sigs: tuple[Sig, ...], values: list[int]) -> tuple[Sig, ...]:
     return tuple(
         s._replace(digest=values[-s.digest - 1] & (1 << 64) - 1)
@@ -433,11 +343,14 @@ def _resolve(sigs: tuple[Sig, ...], values: list[int]) -> tuple[Sig, ...]:
     )
 
 
-def _address(t: Tensor) -> int:
-    try:
-        return t.untyped_storage().data_ptr() or id(t)
-    except (RuntimeError, NotImplementedError):
-        return id(t)
+def _random_state(tensors: list[Any]) -> tuple[int, ...]:
+    """Digest of the CPU generator's state, and the offset of the CUDA generator in use."""
+    state = digest_host(torch.random.default_generator.get_state())
+    device = next((t.device for _, _, t in tensors if t.device.type == "cuda"), None)
+    if device is None:
+        return (state,)
+    generator = torch.cuda.default_generators[device.index or 0]
+    return (state, generator.initial_seed(), generator.get_offset())
 
 
 def _given(arguments: Any) -> list[tuple[str, str, Tensor]]:
@@ -452,28 +365,6 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype)
 
 
-def _memory_order(t: Tensor) -> Tensor:
-    """A transposed parameter as it lies in memory, so that hashing it needs no copy."""
-    if t.is_contiguous():
-        return t
-    order = sorted(range(t.dim()), key=lambda axis: -t.stride(axis))
-    return t.permute(order)
-
-
-def storage_names(model: nn.Module) -> dict[int, str]:
-    """Addresses of parameters and buffers with their names (``parameter:lm_head.weight``)."""
-    out: dict[int, str] = {}
-    for name, p in model.named_parameters():
-        out.setdefault(_address(p), f"parameter:{name}")
-    for name, b in model.named_buffers():
-        out.setdefault(_address(b), f"buffer:{name}")
-    for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, Tensor):
-                out.setdefault(_address(value), f"attribute:{path}.{name}".replace(":.", ":"))
-    return out
-
-
 def record(
     model: nn.Module,
     call: ForwardCall,
@@ -484,8 +375,13 @@ def record(
     watch_random: bool = False,
     inner: tuple[Any, ...] = (),
     sink: Sink | None = None,
+    device_digests: bool = False,
 ) -> Trace:
-    """Run ``call`` under the trace; ``inner`` are context managers that run below it."""
+    """Run ``call`` under the trace; ``inner`` are context managers that run below it.
+
+    ``device_digests`` hashes CPU tensors too by the integer reduction that accelerators use, read
+    once at the end of the forward.
+    """
     recorder = Recorder(
         call.layouts(),
         row=row,
@@ -494,6 +390,7 @@ def record(
         watch_random=watch_random,
         names=storage_names(model),
         sink=sink,
+        device_digests=device_digests,
         leaves=frozenset(n for n, m in model.named_modules() if n and not m._modules),
     )
     with ExitStack() as contexts:

@@ -6,9 +6,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +15,14 @@ from detdiag.trace.bits import bit_equal
 from detdiag.trace.calls import ForwardCall, is_compiled
 from detdiag.trace.effects import SAME, Distance, distance, margin_bridge
 from detdiag.trace.fixes import site_of
-from detdiag.trace.graft import Site, Store, captured, grafted
+from detdiag.trace.freezing import Frozen, frozen_run, keep_modules, keep_sites
+from detdiag.trace.graft import Site
 from detdiag.trace.heat import Heat
 from detdiag.trace.labels import LABELS, Comparison, Labelled, born_module, compare
-from detdiag.trace.modules import Frame, tracked
-from detdiag.trace.recorder import Op, Trace, record
+from detdiag.trace.oplog import Op, Trace
+from detdiag.trace.recorder import record
 from detdiag.trace.result import Effect, Proof, Source, SourceKind, Status
-from detdiag.trace.schema import tensors_in
-from detdiag.trace.state import Name, Snapshot, changed, restore, snapshot
+from detdiag.trace.state import Name, Snapshot, adopt, changed, restore, snapshot
 from detdiag.trace.tables import operator_table
 from detdiag.trace.wording import rerun_statement
 
@@ -35,22 +33,6 @@ MAX_SOURCES = 8
 FREEZE = "freeze the result"
 Family = tuple[str, str, int]
 """(operator, module path without block numbers, occurrence): one call in every block."""
-
-
-@dataclass
-class Frozen:
-    """Results kept from one run and put into the others: by operator call, or by module call."""
-
-    sites: dict[Site, list[Tensor]] = field(default_factory=dict)
-    modules: dict[Frame, list[Tensor]] = field(default_factory=dict)
-    reset: tuple[Name, ...] = ()
-
-    def __or__(self, other: Frozen) -> Frozen:
-        return Frozen(
-            {**self.sites, **other.sites},
-            {**self.modules, **other.modules},
-            self.reset + other.reset,
-        )
 
 
 @dataclass
@@ -73,7 +55,7 @@ class _Run:
 
     def plain(self, frozen: Frozen | None = None) -> Tensor:
         start = time.monotonic()
-        with _frozen(self, frozen or Frozen()):
+        with frozen_run(self.model, self.start_state, frozen or Frozen()):
             out = self.call.run(self.model)
         self.slowest_s = max(self.slowest_s, time.monotonic() - start)
         return out
@@ -112,6 +94,7 @@ def _prove(
 ) -> Proof:
     first_logits = run.plain()
     moved = changed(run.model, run.start_state)
+    adopt(run.model, run.start_state, moved)
     differing, done, example = _control(run, first_logits, pairs)
     if differing == 0:
         return _equal(run, start, first_logits, done, moved)
@@ -210,14 +193,14 @@ def _differing_traces(
     run: _Run, frozen: Frozen, attempts: int, heat: Heat | None = None
 ) -> tuple[Trace, Trace] | None:
     """Two traced runs whose logits differ, or None."""
-    with _frozen(run, frozen):
+    with frozen_run(run.model, run.start_state, frozen):
         a = record(
             run.model, run.call, whole=True, watch_random=True, sink=heat.keep if heat else None
         )
     for _ in range(attempts):
         if not run.has_time(2, "another traced pair"):
             return None
-        with _frozen(run, frozen):
+        with frozen_run(run.model, run.start_state, frozen):
             b = record(
                 run.model,
                 run.call,
@@ -304,12 +287,19 @@ def _attempts(
     if item is not None and op != "outside the dispatcher":
         kind: SourceKind = "stochastic" if item.op.drew else "not_repeatable"
         sites = _group(comparison, item, _family(item.op) in families)
-        yield FREEZE, op, module, op, kind, lambda: _keep(run, sites)
+        yield FREEZE, op, module, op, kind, lambda: keep_sites(run.model, run.call, sites)
     if module:
         kind = "stochastic" if item is not None and item.op.drew else "not_repeatable"
         again = item is not None and _family(item.op) in families
         paths = _like(run.model, module) if again else frozenset([module])
-        yield "freeze the module's output", module, module, op, kind, lambda: _keep_out(run, paths)
+        yield (
+            "freeze the module's output",
+            module,
+            module,
+            op,
+            kind,
+            lambda: keep_modules(run.model, run.call, paths),
+        )
 
 
 def _owner(item: Labelled | None, moved: tuple[Name, ...], module: str) -> str:
@@ -338,51 +328,6 @@ def _like(model: nn.Module, path: str) -> frozenset[str]:
     shape = re.sub(r"\.\d+", ".*", path)
     names = [n for n, _ in getattr(model, "_orig_mod", model).named_modules()]
     return frozenset(n for n in names if re.sub(r"\.\d+", ".*", n) == shape)
-
-
-def _keep(run: _Run, sites: frozenset[Site]) -> Frozen:
-    store = Store()
-    with captured(run.model, lambda s: s in sites, frozenset(s[0] for s in sites), store):
-        run.call.run(run.model)
-    return Frozen(sites=store.values)
-
-
-def _keep_out(run: _Run, paths: frozenset[str]) -> Frozen:
-    kept: dict[Frame, list[Tensor]] = {}
-
-    def leave(frame: Frame, output: Any) -> None:
-        if frame.path in paths:
-            kept[frame] = [t.detach().clone() for t in tensors_in(output)]
-
-    with tracked(run.model, leave=leave):
-        run.call.run(run.model)
-    return Frozen(modules=kept)
-
-
-@contextmanager
-def _frozen(run: _Run, frozen: Frozen) -> Iterator[None]:
-    if frozen.reset:
-        restore(run.model, run.start_state, frozen.reset)
-
-    def leave(frame: Frame, output: Any) -> Any:
-        values = frozen.modules.get(frame)
-        return None if values is None else _with(output, list(values))
-
-    with ExitStack() as stack:
-        if frozen.modules:
-            stack.enter_context(tracked(run.model, leave=leave))
-        if frozen.sites:
-            stack.enter_context(grafted(run.model, frozen.sites))
-        yield
-
-
-def _with(output: Any, values: list[Tensor]) -> Any:
-    """``output`` with its tensors replaced in order, where that can be done."""
-    if isinstance(output, Tensor):
-        return values.pop(0).clone() if values else output
-    if isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
-        return type(output)(_with(o, values) for o in output)
-    return output
 
 
 def _check(run: _Run, frozen: Frozen) -> tuple[Distance, int]:
@@ -438,7 +383,7 @@ def _placebos(
             return
         start = time.monotonic()
         sites = frozenset(site_of(o.op) for o in by_name[name])
-        after, k = _check(run, _keep(run, sites))
+        after, k = _check(run, keep_sites(run.model, run.call, sites))
         wall = time.monotonic() - start
         note = f"{k} of {CHECKS} runs differ"
         changed_something = after.bit_equal
@@ -448,7 +393,7 @@ def _placebos(
 def _neutral(run: _Run, frozen: Frozen) -> bool:
     """With the sources frozen, traced and plain runs must have the same bits."""
     plain = run.plain(frozen)
-    with _frozen(run, frozen):
+    with frozen_run(run.model, run.start_state, frozen):
         traced = record(run.model, run.call, whole=True, watch_random=True)
     return bit_equal(plain, traced.logits)
 

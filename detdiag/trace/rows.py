@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detdiag.trace.align import Pick, pick_of
 from detdiag.trace.calls import ForwardCall, Layout, eager_inference
 from detdiag.trace.modules import Frame, ModuleStack, tracked
 from detdiag.trace.schema import op_info, tensors_in
+from detdiag.trace.splitting import Split, cut_row, join_rows, output_split, token_axes
 
 ROW_OPS: Final = frozenset(
     "aten.linear aten.matmul aten.mm aten.addmm aten.bmm aten.baddbmm aten.mv aten.addmv "
@@ -43,16 +43,6 @@ class RowStats:
 
     calls: Counter[str] = field(default_factory=Counter)
     whole: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """How one argument is split: ``kind`` shared, batch, fold, group, or one (the same for all
-    rows but for its token axes); token axes to cut."""
-
-    kind: str
-    axes: tuple[tuple[int, bool], ...] = ()
-    """(axis after the batch axis is restored, whether it counts keys rather than queries)."""
 
 
 class RowWise(TorchDispatchMode):
@@ -112,9 +102,9 @@ class RowWise(TorchDispatchMode):
         alone = name == SDPA and padded and not self.keep_mask() and layout.static is None
         parts = []
         for row in range(layout.n):
-            cut = {k: _cut(v, splits[k], layout, row) if k in splits else v for k, v in values}
+            cut = {k: cut_row(v, splits[k], layout, row) if k in splits else v for k, v in values}
             parts.append(_call(func, names, cut, layout, alone))
-        out = _join(parts, _output_split(name, lead, splits), layout, tensor)
+        out = join_rows(parts, output_split(name, lead, splits), layout, tensor)
         shapes = self._whole_shapes(func, args, kwargs)
         return out if tuple(tuple(t.shape) for t in tensors_in(out)) == shapes else None
 
@@ -126,19 +116,19 @@ class RowWise(TorchDispatchMode):
             self._fits[key] = tuple(tuple(t.shape) for t in whole)
         return self._fits[key]
 
-    def _split(self, op: str, name: str, t: Tensor, layout: Layout) -> _Split:
+    def _split(self, op: str, name: str, t: Tensor, layout: Layout) -> Split:
         if t.dim() == 0 or t.untyped_storage().data_ptr() in self.constants:
-            return _Split("shared")
+            return Split("shared")
         n, size = layout.n, int(t.shape[0])
         if size == n:
-            return _Split("batch", _token_axes(op, name, tuple(t.shape), layout))
+            return Split("batch", token_axes(op, name, tuple(t.shape), layout))
         if size == n * layout.length and t.dim() <= 2:
-            return _Split("fold", ((1, False),))
+            return Split("fold", ((1, False),))
         if op in _GROUPED and size % n == 0:
-            return _Split("group")
+            return Split("group")
         if size == 1 and t.dim() > 2:
-            return _Split("one", _token_axes(op, name, tuple(t.shape), layout))
-        return _Split("shared")
+            return Split("one", token_axes(op, name, tuple(t.shape), layout))
+        return Split("shared")
 
 
 def _plain(args: tuple[Any, ...]) -> list[Any]:
@@ -146,73 +136,10 @@ def _plain(args: tuple[Any, ...]) -> list[Any]:
     return [a if isinstance(a, simple) else id(a) for a in args if not isinstance(a, Tensor)]
 
 
-def _token_axes(
-    op: str, name: str, shape: tuple[int, ...], layout: Layout
-) -> tuple[tuple[int, bool], ...]:
-    """Token axes of an operand of shape (n, ...), most usual places only."""
-    out: list[tuple[int, bool]] = []
-    first = 2 if len(shape) == 4 else 1
-    if len(shape) > first and (kind := _token_kind(shape[first], layout)) is not None:
-        out.append((first, kind or name in ("key", "value")))
-    last = len(shape) - 1
-    square = (
-        op in ("aten.softmax", "aten._softmax", "aten.matmul")
-        and len(shape) == 4
-        and shape[2] == layout.length
-    )
-    wide = "mask" in name or name == "other" or (square and name in ("self", "tensor1"))
-    if len(shape) == 4 and wide and _token_kind(shape[last], layout) is not None:
-        out.append((last, True))
-    return tuple(out)
-
-
-def _token_kind(size: int, layout: Layout) -> bool | None:
-    if size == layout.length and size > 1:
-        return False
-    if size == layout.static and not any(layout.padded(r) for r in range(layout.n)):
-        return None  # the run alone has the same unused columns
-    return True if size in (layout.kv, layout.static) and size > 1 else None
-
-
-def _pick(layout: Layout, row: int, keys: bool, size: int) -> Pick:
-    return pick_of(layout.kv_real[row] if keys else layout.real[row], size)
-
-
-def _cut(t: Tensor, split: _Split, layout: Layout, row: int) -> Tensor:
-    if split.kind == "shared":
-        return t
-    if split.kind == "group":
-        size = t.shape[0] // layout.n
-        return t[row * size : (row + 1) * size]
-    if split.kind == "fold":
-        t = t.reshape(layout.n, layout.length, *t.shape[1:])
-    part = t if split.kind == "one" else t[row : row + 1]
-    for axis, keys in split.axes:
-        part = _take(part, axis, _pick(layout, row, keys, int(t.shape[axis])))
-    return part.flatten(0, 1) if split.kind == "fold" else part
-
-
-def _take(t: Tensor, axis: int, pick: Pick) -> Tensor:
-    if isinstance(pick, slice):
-        return t.narrow(axis, pick.start, pick.stop - pick.start)
-    if pick is not None:
-        return t.index_select(axis, torch.tensor(pick, device=t.device))
-    return t
-
-
 def _call(func: Any, names: list[str], cut: dict[str, Any], layout: Layout, attention: bool) -> Any:
     packed = _as_alone(cut, layout) if attention else None
     out = func(*(cut[k] for k in names), **{k: v for k, v in cut.items() if k not in names})
     return out if packed is None else out.reshape(packed)
-
-
-def _output_split(name: str, lead: str, splits: dict[str, _Split]) -> _Split:
-    """Token axes of the result: those of the leading operand, columns from the other factor."""
-    split = splits[lead]
-    if name != "aten.matmul" or "other" not in splits:
-        return split
-    axes = tuple(a for a in split.axes if a[0] != 3)
-    return _Split(split.kind, axes + tuple(a for a in splits["other"].axes if a[0] == 3))
 
 
 def _as_alone(cut: dict[str, Any], layout: Layout) -> tuple[int, ...] | None:
@@ -240,82 +167,6 @@ def _as_alone(cut: dict[str, Any], layout: Layout) -> tuple[int, ...] | None:
         cut["attn_mask"] = None
         cut["is_causal"] = query > 1
     return None
-
-
-def _join(parts: list[Any], split: _Split, layout: Layout, lead: Tensor) -> Any:
-    if isinstance(parts[0], (tuple, list)):
-        columns = [_join(list(c), split, layout, lead) for c in zip(*parts, strict=True)]
-        return None if any(c is None for c in columns) else type(parts[0])(columns)
-    if not isinstance(parts[0], Tensor) or parts[0].dim() == 0:
-        return None
-    if split.kind == "group" or not any(layout.padded(r) for r in range(layout.n)):
-        whole = torch.cat(parts, dim=0)
-        return whole if whole.shape[0] == lead.shape[0] else None
-    return _scatter(parts, split, layout, lead)
-
-
-def _scatter(parts: list[Tensor], split: _Split, layout: Layout, lead: Tensor) -> Tensor | None:
-    """Rows of real tokens back into the padded tensor, zeros elsewhere."""
-    if split.kind == "fold":
-        parts = [p.unflatten(0, (1, -1)) for p in parts]
-    axes = [a for a, _ in split.axes if a < parts[0].dim()]
-    keys = dict(split.axes)
-    shape = list(parts[0].shape)
-    shape[0] = layout.n
-    for axis in axes:
-        shape[axis] = _full(layout, keys[axis], split, lead, axis)
-    whole = parts[0].new_zeros(shape)
-    for row, part in enumerate(parts):
-        if part.shape[0] != 1:
-            return None
-        target = whole[row : row + 1]
-        picks = [(a, _pick(layout, row, keys[a], shape[a])) for a in axes]
-        _put(target, part, picks)
-    return whole.flatten(0, 1) if split.kind == "fold" else whole
-
-
-def _full(layout: Layout, keys: bool, split: _Split, lead: Tensor, axis: int) -> int:
-    if split.kind == "fold":
-        return layout.length
-    size = int(lead.shape[axis])
-    if _token_kind(size, layout) is not None:
-        return size
-    return (layout.static or layout.kv) if keys else layout.length
-
-
-def _put(target: Tensor, part: Tensor, picks: list[tuple[int, Pick]]) -> None:
-    index: list[Any] = [slice(None)] * target.dim()
-    for axis, pick in picks:
-        if isinstance(pick, slice):
-            index[axis] = pick
-        elif pick is not None:
-            index[axis] = torch.tensor(pick, device=target.device)
-    target[tuple(index)] = part
-
-
-def module_rows(forward: Callable[..., Any], layout: Layout, args: Any, kwargs: Any) -> Any:
-    """Call a module's ``forward`` once for each row with that row's real tokens and join the
-    results; None where the arguments or results cannot be split."""
-    values = {**dict(enumerate(args)), **kwargs}
-    splits = {k: _module_split(v, layout) for k, v in values.items() if isinstance(v, Tensor)}
-    lead = next((k for k, s in splits.items() if s.kind != "shared"), None)
-    if lead is None:
-        return None
-    parts = []
-    for row in range(layout.n):
-        cut = {k: _cut(v, splits[k], layout, row) if k in splits else v for k, v in values.items()}
-        positional = [cut[i] for i in range(len(args))]
-        parts.append(forward(*positional, **{k: v for k, v in cut.items() if isinstance(k, str)}))
-    return _join(parts, splits[lead], layout, values[lead])
-
-
-def _module_split(t: Tensor, layout: Layout) -> _Split:
-    if t.dim() > 1 and t.shape[0] == layout.n:
-        token = t.dim() > 2 and t.shape[1] == layout.length
-        return _Split("batch", ((1, False),) if token else ())
-    if t.dim() and t.shape[0] == layout.n * layout.length:
-        return _Split("fold", ((1, False),))
-    return _Split("shared")
 
 
 def constants_of(model: nn.Module) -> frozenset[int]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from detdiag.trace.fixes import Fix
 from detdiag.trace.labels import Comparison, Labelled
-from detdiag.trace.recorder import Op, Trace
+from detdiag.trace.oplog import Op, Trace
 from detdiag.trace.result import SourceKind
 
 _POSITIONAL = ("rotary", "rope", "pos", "wpe")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from detdiag.trace.bits import bit_equal
+from detdiag.trace.bits import bit_equal, hash_tensor
 
 _SKIP = frozenset({"training", "config", "generation_config"})
 _PLAIN = (int, float, bool, str, type(None))
@@ -22,6 +22,8 @@ class Snapshot:
     """Copies of buffers and of small plain attributes by (module path, name)."""
 
     values: dict[Name, Any]
+    weights: dict[Name, int] = field(default_factory=dict)
+    """Digests of parameters: too large to copy before one is seen to change."""
 
 
 def _live(model: nn.Module) -> Iterator[tuple[Name, Any, nn.Module]]:
@@ -45,7 +47,23 @@ def _small(value: Any) -> bool:
 
 def snapshot(model: nn.Module) -> Snapshot:
     """Copy the state of ``model`` as it is now."""
-    return Snapshot({name: _copy(value) for name, value, _ in _live(model)})
+    values = {name: _copy(value) for name, value, _ in _live(model)}
+    return Snapshot(values, {name: hash_tensor(p) for name, p in _weights(model)})
+
+
+def _weights(model: nn.Module) -> Iterator[tuple[Name, Tensor]]:
+    for path, module in getattr(model, "_orig_mod", model).named_modules():
+        for name, p in module._parameters.items():
+            if p is not None:
+                yield (path, name), p
+
+
+def adopt(model: nn.Module, to: Snapshot, names: tuple[Name, ...]) -> None:
+    """Take the present values of those ``names`` that are weights into the snapshot, so that
+    they can be put back before later runs."""
+    for name, p in _weights(model):
+        if name in names:
+            to.values[name] = p.detach().clone()
 
 
 def _copy(value: Any) -> Any:
@@ -53,8 +71,11 @@ def _copy(value: Any) -> Any:
 
 
 def changed(model: nn.Module, before: Snapshot) -> tuple[Name, ...]:
-    """Names whose value is no longer what it was (new names included)."""
-    return tuple(
+    """Names whose value is no longer what it was (new names and weights included)."""
+    weights = tuple(
+        name for name, p in _weights(model) if before.weights.get(name) != hash_tensor(p)
+    )
+    return weights + tuple(
         name
         for name, value, _ in _live(model)
         if name not in before.values or not _same(before.values[name], value)

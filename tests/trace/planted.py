@@ -21,8 +21,8 @@ from transformers import (
 )
 
 from detdiag.trace import ForwardCall
+from detdiag.trace.memory import renames
 from detdiag.trace.modules import tracked
-from detdiag.trace.recorder import renames
 from detdiag.trace.schema import named_tensors, op_info
 
 ROW = list(range(3, 14))

@@ -194,3 +194,21 @@ def test_hidden_work_is_counted() -> None:
     planted.other_thread(model)
     trace = record(model, alone())
     assert trace.coverage.hidden >= 1 and any("mlp" in n for n in trace.coverage.notes)
+
+
+def test_device_digests_give_the_same_labels() -> None:
+    """The reduction that runs on accelerators, run here, read once at the end."""
+    model = llama(blocks=2)
+    planted.token_count_norm(model)
+    for device in (False, True):
+        solo = record(model, alone(), device_digests=device)
+        both = record(model, batch(), solo=solo, device_digests=device)
+        comparison = compare(solo, both)
+        labels = [(o.op.name, o.label) for o in comparison.ops]
+        assert comparison.first is not None
+        assert comparison.first.op.frame.path == "model.layers.1.input_layernorm"
+        if not device:
+            expected = labels
+    assert labels == expected
+    digests = [s.digest for op in both.ops for s in op.outputs]
+    assert all(d is None or 0 <= d < 1 << 64 for d in digests)

@@ -82,6 +82,22 @@ def test_state_is_put_back() -> None:
     assert mlp.calls == 0 and not mlp.average.any()
 
 
+def test_weights_that_a_forward_changes_are_state() -> None:
+    model = llama(blocks=2)
+    head = model.model.layers[1].mlp.up_proj
+
+    def forward(old, x):  # type: ignore[no-untyped-def]
+        out = old(x)
+        head.weight.data.mul_(1.001)
+        return out
+
+    planted.swap(head, forward)
+    proof = prove_rerun(model, alone(), pairs=3)
+    assert proof.status == "proven" and proof.first_divergence is not None
+    assert proof.first_divergence["module"] == "model.layers.1.mlp.up_proj"
+    assert [f.rule for f in findings(proof, None)] == ["batch.state-carried"]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("make", [planted.llama, planted.mixtral], ids=["llama", "mixtral"])
 def test_pairs_without_a_fault_name_nothing(make, dtype: torch.dtype) -> None:  # type: ignore[no-untyped-def]
