@@ -52,7 +52,7 @@ def mine(
     groups = group(table)
     ranked = _ranked(groups)
     values = factor_values(table)
-    considered = ranked[: max(top, 4 * MAX_GROUPS)]
+    considered = ranked[: max(top, 2 * MAX_GROUPS)]
     shown = _fetch(logs, table, groups, considered, top)
     sampling = {g: sampling_of(shown[g][0].request) for g in considered if shown.get(g)}
     tested = [g for g in considered if sampling.get(g) != "on" and _repeats(groups, g)]

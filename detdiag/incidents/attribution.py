@@ -44,7 +44,8 @@ def attribution(
 def _follows(
     table: Table, members: Array, values: Mapping[str, Array], test: FactorTest
 ) -> tuple[float, str, str] | None:
-    sample = sample_of(members, table.columns["output"], values)
+    mine = {test.factor: values[test.factor]}
+    sample = sample_of(members, table.columns["output"], mine)
     key = f"{test.factor} bin" if test.factor == "time" else test.factor
     labels = sample.labels[key]
     if len(np.unique(labels[labels >= 0])) < 2:
