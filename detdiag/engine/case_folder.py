@@ -50,8 +50,10 @@ def load_case(
     ignored: list[str] = []
     adapted = _adapted([*(p for p in files if p.name not in KNOWN), *extra], ignored)
     observations = _unique(observations + adapted)
+    audited = _audited(files, surface, engine_version)
     findings = [
-        *_config_findings(files, surface, engine_version),
+        *audited[0],
+        *request_findings(observations, surface, engine_version),
         *_input_findings(folder, observations),
         *_fingerprint_findings(folder),
     ]
@@ -67,6 +69,7 @@ def load_case(
         findings=tuple(findings),
         factor_layers=checked_layers({**layers, **(factor_layers or {})}),
         target={"kind": "case", "name": folder.resolve().name},
+        series={"effective_params": audited[1]} if audited[1] else {},
         method={"conditions": "recorded evidence"},
         ignored=tuple(ignored),
     )
@@ -83,7 +86,10 @@ def load_evidence(paths: Sequence[Path], factor_layers: Mapping[str, str] | None
         raise DetdiagError(f"no evidence found: {'; '.join(ignored) or 'the files are empty'}")
     return Case(
         observations=tuple(observations),
-        findings=tuple(_input_findings(None, observations)),
+        findings=(
+            *request_findings(observations, None, None),
+            *_input_findings(None, observations),
+        ),
         factor_layers=checked_layers(factor_layers or {}),
         target={"kind": "case", "name": ", ".join(p.name for p in paths)},
         method={"conditions": "recorded evidence"},
@@ -192,15 +198,70 @@ def _unique(observations: list[Observation]) -> list[Observation]:
     return out
 
 
-def _config_findings(
+def _audited(
     files: list[Path], surface: str | None, engine_version: str | None
-) -> list[Finding]:
+) -> tuple[list[Finding], list[dict[str, Any]]]:
+    """Config findings of the case's own files, and their effective parameters."""
     paths = [p for p in files if p.name in CONFIG_FILES]
     if not paths:
-        return []
+        return [], []
     from detdiag.audit import audit_files
 
-    return list(audit_files(paths, surface=surface, engine_version=engine_version).findings)
+    result = audit_files(paths, surface=surface, engine_version=engine_version)
+    return list(result.findings), list(result.effective)
+
+
+MAX_REQUEST_SHAPES: Final = 40
+
+
+def request_findings(
+    observations: Sequence[Observation], surface: str | None, engine_version: str | None
+) -> list[Finding]:
+    """Requests inside observations that certainly sample, one audit per distinct set of
+    parameters; ``data["sampled_observations"]`` lists whose."""
+    shapes: dict[str, list[Observation]] = {}
+    for observation in observations:
+        if observation.request is not None:
+            shapes.setdefault(_shape(observation), []).append(observation)
+    if not shapes:
+        return []
+    from detdiag.audit import audit_request
+
+    out = []
+    for members in list(shapes.values())[:MAX_REQUEST_SHAPES]:
+        first = members[0]
+        assert first.request is not None
+        version = engine_version or _text(first.factors.get("engine_version"))
+        try:
+            found = audit_request(
+                first.request, first.surface or surface, engine_version=version, where=first.id
+            )
+        except DetdiagError:
+            continue  # a surface or version that the rules do not know decides nothing
+        ids = [o.id for o in members]
+        out += [
+            replace(f, data={**f.data, "sampled_observations": ids})
+            for f in found
+            if f.outcome == "failed" and f.kind == "sampling_still_on"
+        ]
+    return out
+
+
+def _shape(observation: Observation) -> str:
+    from detdiag.inputs.canonical import sampling_parameters
+
+    assert observation.request is not None
+    shown = [
+        observation.surface,
+        sorted(map(str, observation.request)),
+        sampling_parameters(observation.request),
+        observation.factors.get("engine_version"),
+    ]
+    return json.dumps(shown, sort_keys=True, default=str)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _input_findings(folder: Path | None, observations: list[Observation]) -> list[Finding]:

@@ -116,10 +116,12 @@ def _sampling(
         f.layer == "config" and f.outcome == "failed" and f.kind == "sampling_still_on"
         for f in case.findings
     )
+    told = {i for f in case.findings for i in f.data.get("sampled_observations", ())}
     sampled = [
         o
         for o in trials
         if sampling_state(o) in ("sampling", "defaulted")
+        or o.id in told
         or (audited and sampling_state(o) == "unknown")
     ]
     if not sampled:

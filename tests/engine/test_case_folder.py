@@ -76,3 +76,18 @@ def test_factor_layers_may_come_with_the_record(tmp_path: Path) -> None:
 def test_equal_ids_in_one_file_are_told_apart(tmp_path: Path) -> None:
     lines(tmp_path / "observations.jsonl", *[{"id": "a", "output": {"text": "x"}}] * 3)
     assert [o.id for o in load_case(tmp_path).observations] == ["a", "a#2", "a#3"]
+
+
+@pytest.mark.parametrize(("temperature", "layer"), [(0.001, "config"), (0, None)])
+def test_a_request_that_its_engine_samples_is_config(
+    tmp_path: Path, temperature: float, layer: str | None
+) -> None:
+    """vLLM lifts 0.001 to 0.01 and draws; at 0 the same varying answers name nobody."""
+    request = {"model": "m", "prompt": "p", "temperature": temperature, "max_tokens": 8}
+    rows = [
+        {"id": f"o{i}", "query": "q", "request": request, "surface": "vllm.openai_request",
+         "output": {"text": f"v{i % 3}"}, "factors": {"repeat": i}}
+        for i in range(9)
+    ]  # fmt: skip
+    lines(tmp_path / "observations.jsonl", *rows)
+    assert decide(load_case(tmp_path)).verdict.layer == layer
