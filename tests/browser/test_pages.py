@@ -159,7 +159,7 @@ def test_the_keyboard_reaches_the_verdict_first(open_page: Open) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
-    assert page.url.endswith("#verdict")
+    page.wait_for_url("**#verdict", timeout=10_000)
 
 
 def test_figures_that_cannot_be_drawn_leave_a_note_and_the_tables(open_page: Open) -> None:
