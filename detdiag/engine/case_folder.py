@@ -49,6 +49,7 @@ def load_case(
     observations, layers = _observations(folder / OBSERVATIONS)
     ignored: list[str] = []
     adapted = _adapted([*(p for p in files if p.name not in KNOWN), *extra], ignored)
+    method = recorded_method(passive=bool(adapted) and not observations)
     observations = _unique(observations + adapted)
     audited = _audited(files, surface, engine_version)
     findings = [
@@ -70,9 +71,17 @@ def load_case(
         factor_layers=checked_layers({**layers, **(factor_layers or {})}),
         target={"kind": "case", "name": folder.resolve().name},
         series={"effective_params": audited[1]} if audited[1] else {},
-        method={"conditions": "recorded evidence"},
+        method=method,
         ignored=tuple(ignored),
     )
+
+
+def recorded_method(*, passive: bool) -> dict[str, Any]:
+    """``passive``: everything comes from logs, in which nobody varied anything on purpose."""
+    if not passive:
+        return {"conditions": "recorded evidence"}
+    limit = "logs show association, not proof: no condition was varied on purpose"
+    return {"conditions": "recorded evidence", "passive": True, "limits": [limit]}
 
 
 def load_evidence(paths: Sequence[Path], factor_layers: Mapping[str, str] | None = None) -> Case:
@@ -92,7 +101,7 @@ def load_evidence(paths: Sequence[Path], factor_layers: Mapping[str, str] | None
         ),
         factor_layers=checked_layers(factor_layers or {}),
         target={"kind": "case", "name": ", ".join(p.name for p in paths)},
-        method={"conditions": "recorded evidence"},
+        method=recorded_method(passive=True),
         ignored=tuple(ignored),
     )
 
@@ -169,7 +178,7 @@ def _completed(observation: Observation) -> Observation:
 def _adapted(paths: list[Path], ignored: list[str]) -> list[Observation]:
     if not paths:
         return []
-    from detdiag.evidence.adapters import read_evidence
+    from detdiag.evidence.adapters import read_evidence, why_ignored
 
     out: list[Observation] = []
     for path in paths:
@@ -178,7 +187,7 @@ def _adapted(paths: list[Path], ignored: list[str]) -> list[Observation]:
             continue
         found = read_evidence(path)
         if found is None or not found.observations:
-            ignored.append(f"{path.name}: no known evidence format")
+            ignored.append(f"{path.name}: {why_ignored(path)}")
             continue
         out.extend(found.observations)
         ignored.extend(f"{path.name}:{line}: {why}" for line, why in found.broken)

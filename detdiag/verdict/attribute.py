@@ -94,6 +94,8 @@ def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
     joint = _same_input(confounded, analysis) if not causes else None
     if joint is not None:
         causes, confounded = [joint], ()
+    if case.method.get("passive"):
+        causes = [_associated(c) for c in causes]
     return Attribution(
         analysis,
         tuple(ranked(causes)),
@@ -104,6 +106,15 @@ def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
         held,
         argmax,
         count.moved,
+    )
+
+
+def _associated(cause: Cause) -> Cause:
+    """Passive logs cap a contrast at association; a proof in one instance stands."""
+    return (
+        cause
+        if cause.finding.proven or not cause.contrasts
+        else replace(cause, confidence="suspected")
     )
 
 
