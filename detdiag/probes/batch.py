@@ -22,9 +22,11 @@ from detdiag.probes.conditions import (
     mirrored_conditions,
     size_conditions,
 )
+from detdiag.probes.history import carried, in_between, other_rows
 from detdiag.probes.interface import ProbeContext
-from detdiag.probes.repeatability import Stabiliser, differing, explain, pin_draws, state_place
+from detdiag.probes.repeatability import Stabiliser, differing, explain, pin_draws
 from detdiag.probes.runs import Reference, Run, bench, forced_observation, reference, run_padded
+from detdiag.probes.steps import first_birth
 from detdiag.targets.padding import Padded
 
 BASE_REPEATS = 11
@@ -98,6 +100,8 @@ class BatchProbe:
             if not index:
                 yield from _history(context, trials, left)
             yield from _sweep(context, trials, sizes, left)
+            if not index:
+                yield from _drift(context, trials, sizes, left)
             if sizes and not index:
                 yield from batch_findings.findings(context, trials, left, SHAPE_FACTORS)
                 held: list[Observation] = []
@@ -105,9 +109,10 @@ class BatchProbe:
                 yield from batch_findings.findings(context, trials, left, CONTENT_FACTORS)
                 yield from _released(trials, held)
                 yield from _mirrored(context, trials, sizes[0], left)
-            stable = trials.stabiliser is None or not trials.stabiliser.sources
-            yield from free_runs.trials(context, trials.ref, sizes if stable else [], left)
+            yield from _free(context, trials, sizes, left)
             done.append(trials)
+        if len(done) > 1:
+            yield from _drift(context, done[0], [], left)
         if context.scratch.get("outputs"):
             yield ("outputs", context.scratch["outputs"][:12])
         yield ("sweep", [row for t in done for row in batch_findings.sweep_rows(t)])
@@ -233,7 +238,7 @@ def _details(
     context: ProbeContext, trials: Trials, size: int, left: list[str], held: list[Observation]
 ) -> Iterator[Event]:
     """Neighbours and padding; padded trials go to ``held`` until it is known what they are."""
-    others = _other_rows(context, trials.ref)
+    others = other_rows(context, trials.ref)
     vocab = int(trials.base.logits.shape[-1])
     reserve_s = 4 * bench(context).clock.forward_s(1 + size, len(trials.ref.row))
     for condition in detail_conditions(trials.ref, size, others, vocab, context.plan.seed):
@@ -265,18 +270,17 @@ def _mirrored(context: ProbeContext, trials: Trials, size: int, left: list[str])
     yield from batch_findings.findings(context, seen, left, CONTENT_FACTORS)
 
 
-def _other_rows(context: ProbeContext, ref: Reference) -> list[tuple[int, ...]]:
-    rows = [context.target.encode(p) for p in context.target.prompts if p.id != ref.prompt.id]
-    return [r for r in rows if r[:4] != ref.row[:4]] or [tuple(reversed(ref.row))]
-
-
 def _history(context: ProbeContext, trials: Trials, left: list[str]) -> Iterator[Event]:
     """Other requests in between, then the same one again: does it still give its bits?"""
     assert trials.stabiliser is not None
     if trials.stabiliser.sources:
         return
     target, ref = context.target, trials.ref
-    others = [target.pad([row]) for row in _other_rows(context, ref)[:2]]
+    others = in_between(context, ref)
+    tokens = sum(o.input_ids.numel() for o in others) + len(ref.row)
+    if context.remaining_s() < bench(context).clock.forward_s(1, tokens, ARM_REPEATS):
+        left.append("other requests in between")
+        return
     base = base_condition(ref)
     batch = target.pad(base.rows)
     after = Condition(
@@ -301,16 +305,56 @@ def _carried(
 ) -> Iterator[Event]:
     """State it is if two fresh copies with one history agree; then go on with fresh copies."""
     assert trials.stabiliser is not None
-    target, ref = context.target, trials.ref
-    if not batch_findings.replays_agree(target, batch, others, ref.start):
+    ref = trials.ref
+    source = carried(trials.stabiliser, ref, batch, others, ARM_REPEATS)
+    if source is None:
         return
-    birth, what = state_place(trials.stabiliser, batch, 0, between=others)
-    source = batch_findings.carried_source(birth, what, ARM_REPEATS)
-    trials.stabiliser.sources.append(source)
-    trials.stabiliser.fresh = True
     context.scratch["stabiliser"] = trials.stabiliser
     yield batch_findings.state_finding(source, ref, ("order",))
     trials.runs[(BASE, 0)] = [trials.stabiliser.run(batch, ref.start)[0] for _ in range(3)]
+
+
+def _drift(
+    context: ProbeContext, trials: Trials, sizes: list[int], left: list[str]
+) -> Iterator[Event]:
+    """The solo run once more after the sweep, and after all prompts: if it moved, something left
+    state behind it (or a race came late); with fresh copies the sweep is made again."""
+    assert trials.stabiliser is not None
+    if trials.stabiliser.sources or context.scratch.get("stabiliser") is not None:
+        return
+    target, ref = context.target, trials.ref
+    batch = target.pad([ref.row])
+    run = run_padded(target, batch, ref.start, clock=bench(context).clock)[0]
+    yield _record(context, trials, base_condition(ref), 0, len(trials.runs[(BASE, 0)]), run)
+    if run.digests == trials.base.digests:
+        return
+    others = [*in_between(context, ref), *(target.pad([ref.row] * n) for n in sizes)]
+    yield from _carried(context, trials, batch, others)
+    if trials.stabiliser.sources:
+        trials.runs = {k: v for k, v in trials.runs.items() if k[0] == BASE}
+        yield from _sweep(context, trials, sizes, left)
+
+
+def _free(
+    context: ProbeContext, trials: Trials, sizes: list[int], left: list[str]
+) -> Iterator[Event]:
+    """Free runs; where only they differ, the module at the step where they do."""
+    stable = trials.stabiliser is None or not trials.stabiliser.sources
+    sizes = sizes if stable else []
+    ref = trials.ref
+    changed = yield from free_runs.trials(context, ref, sizes, left)
+    known = context.scratch.get("batch_case") is not None or context.scratch.get("free_case")
+    if not changed or known:
+        return
+    smallest = min(changed)
+    cost = bench(context).clock.s_per_step * len(ref.continuation) * (1 + smallest)
+    if context.remaining_s() < cost:
+        left.append("module of the free-running difference")
+        return
+    birth = first_birth(context.target, ref, 1, smallest)
+    if birth is not None:
+        context.scratch["free_case"] = True
+        yield batch_findings.free_finding(ref, smallest, birth, len(changed), len(sizes))
 
 
 def _nothing_moved(done: list[Trials], sizes: list[int]) -> Iterator[Event]:

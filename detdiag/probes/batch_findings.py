@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from detdiag.evidence.finding import Evidence, Finding, Locus, Remedy
 from detdiag.evidence.record import Event
-from detdiag.probes import rng
 from detdiag.probes._compare import difference, interval95
 from detdiag.probes.conditions import BASE, Condition
 from detdiag.probes.figures import heatmap
+from detdiag.probes.freeze import pins
 from detdiag.probes.interface import ProbeContext
-from detdiag.probes.margins import margin_logits
 from detdiag.probes.modules import Birth, Comparison, ModuleLog, compare_logs
 from detdiag.probes.places import is_gemm, moe_part
 from detdiag.probes.proof import (
@@ -24,7 +23,7 @@ from detdiag.probes.proof import (
     with_operator,
 )
 from detdiag.probes.repeatability import Source
-from detdiag.probes.runs import Reference, bench, run_padded
+from detdiag.probes.runs import Reference, bench
 from detdiag.targets.local import LocalTarget
 from detdiag.targets.padding import Padded
 
@@ -87,6 +86,8 @@ def findings(
             and follows_tokens(context, trials, condition, birth, logs[0])
         )
         finding = _finding(context, trials, factor, cases, birth, compared, tokens_alone)
+        if birth is not None and finding.mechanism:
+            finding = _pinned(context, trials, finding, birth, cases[0], logs[0])
         if factor == "batch_size" and not _stabiliser(trials).sources:
             drawn = yield from _proved(context, trials, condition, finding, left)
         else:
@@ -94,6 +95,29 @@ def findings(
         if not drawn:
             drawn = context.scratch["heatmap"] = True
             yield ("heatmap", heatmap(context.target, trials.ref, compared))
+
+
+def _pinned(
+    context: ProbeContext,
+    trials: Trials,
+    finding: Finding,
+    birth: Birth,
+    case: tuple[Condition, str, int],
+    clean: ModuleLog,
+) -> Finding:
+    """The finding as proven if this one module's output, pinned, makes the bits agree again."""
+    condition, against, row = case
+    stabiliser = _stabiliser(trials)
+    held = {**stabiliser.pinned, **pins(clean, [birth.path])}
+    rows = tuple(i for i, r in enumerate(condition.rows) if r == trials.ref.row)
+    run = replace(stabiliser, pinned=held).run(
+        _pad(context.target, condition), trials.ref.start, (row,), pin_rows=rows
+    )[0]
+    wanted = trials.first(against, trials.conditions[against].tested[0])
+    if wanted is None or run.digests != wanted.digests:
+        return finding
+    proof = Evidence(f"runs that differ with the output of {birth.path} pinned", 0, 1, "runs")
+    return replace(finding, proven=True, evidence=(*finding.evidence, proof))
 
 
 def _proved(
@@ -165,14 +189,13 @@ PADDING: Final = ("padded_length", "padding_side")
 
 
 def harmless_padding(trials: Trials) -> bool:
-    """Does padding only move logits by rounding, with every margin above the noise floor?
+    """Does padding only move logits by rounding, and flip nothing?
 
-    Positions that shift with padding, a change beyond rounding, or a padded batch that differs
-    from the padded solo run are not harmless. Neither is padding that was not measured.
+    Positions that shift with padding, a change beyond rounding, or neighbours that matter in a
+    padded batch are not harmless. Neither is padding that was not measured.
     """
     if "batch.padding-positions" in trials.rules.values() or trials.distorting & set(PADDING):
         return False
-    gaps, _ = margin_logits(trials.base.logits)
     for condition in trials.conditions.values():
         if condition.padded_length == len(trials.ref.row):
             continue
@@ -180,9 +203,7 @@ def harmless_padding(trials: Trials) -> bool:
             changed = trials.contrast(condition.name, against)
             if changed is None or (factor == "neighbours" and not changed.bit_equal):
                 return False
-            if factor not in PADDING:
-                continue
-            if any(g <= 2 * d for g, d in zip(gaps, changed.per_position_abs, strict=True) if d):
+            if factor in PADDING and changed.flips:
                 return False
     return True
 
@@ -379,31 +400,6 @@ def sweep_rows(trials: Trials) -> list[dict[str, Any]]:
     return out
 
 
-def replays_agree(target: LocalTarget, batch: Padded, others: list[Padded], start: int) -> bool:
-    """Two fresh copies live through the same calls: same bits in both, and a change inside?"""
-    seen = []
-    for _ in range(2):
-        model = target.fresh_model()
-        if model is None:
-            return False
-        with rng.preserved():
-            rng.seed_all(0)
-            first = run_padded(target, batch, start, model=model)[0]
-            for other in others:
-                target.forward_padded(other, model=model)
-            rng.seed_all(0)
-            seen.append((first.digests, run_padded(target, batch, start, model=model)[0].digests))
-    return seen[0] == seen[1] and seen[0][0] != seen[0][1]
-
-
-def carried_source(birth: Birth | None, what: Sequence[str], n: int) -> Source:
-    """A state source found by running other requests in between."""
-    modules = (birth.path,) if birth else tuple(w.rsplit(".", 1)[0] for w in what[:1])
-    return Source(
-        "state", modules, birth.token if birth else None, n, n, 0, 2, tuple(what), birth, True
-    )
-
-
 def state_findings(sources: Sequence[Source], ref: Reference) -> Iterator[Finding]:
     for source in sources:
         if source.kind == "state":
@@ -444,3 +440,26 @@ def state_finding(source: Source, ref: Reference, explains: tuple[str, ...]) -> 
         proven=source.proven,
         data={"state": list(source.what[:20])},
     )  # fmt: skip
+
+
+def free_finding(ref: Reference, size: int, birth: Birth, k: int, n: int) -> Finding:
+    """A batch difference that only ``generate``'s own shapes show, with its module."""
+    return Finding(
+        layer="batch",
+        rule="batch.size-sensitive",
+        outcome="failed",
+        severity="high",
+        subject="batch_size",
+        summary=(
+            f"generate on {size} copies gives other logits than alone, while whole-sequence "
+            f"forwards agree: first in {birth.path} ({birth.cls}) at token {birth.token}"
+        ),
+        evidence=(
+            Evidence("free-running batches that differ", k, n, "batch sizes", interval95(k, n)),
+        ),
+        remedy=_REMEDY["batch_size"],
+        locus=Locus(query=ref.prompt.id, token=birth.token, module=birth.path),
+        mechanism=True,
+        explains=("batch_size", "row"),
+        data=_birth_data(birth, None),
+    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from detdiag.evidence.record import Event
+from detdiag.probes._compare import row_digests
 from detdiag.probes.conditions import AT_START, COPIES
 from detdiag.probes.interface import ProbeContext
 from detdiag.probes.runs import Reference, bench, free_observation, user_call
@@ -32,9 +33,14 @@ def factors(ref: Reference, size: int, row: int, repeat: int, samples: bool) -> 
 
 def trials(
     context: ProbeContext, ref: Reference, sizes: list[int], left: list[str]
-) -> Iterator[Event]:
+) -> Generator[Event, None, list[int]]:
     """Solo repeats, then each batch size; batches are left out while the call itself samples
-    (two samples differ in any batch) and the forced runs speak for them."""
+    (two samples differ in any batch) and the forced runs speak for them.
+
+    Returns the sizes whose logits differ from the solo run's where tokens still agree, if solo
+    and that size both repeat.
+    """
+    digests: dict[int, set[tuple[str, ...]]] = {}
     samples = context.target.samples(**user_call(context))
     first: Generated | None = None
     for size in [1, *([] if samples else sorted(sizes, reverse=True))]:
@@ -45,10 +51,29 @@ def trials(
         for repeat in range(times):
             made = _generate(context, ref, size)
             first = first or made[0]
+            digests.setdefault(size, set()).add(_until_fork(made[0], first))
             for row in sorted({0, size - 1}):
                 yield _observed(context, ref, made[row], size, row, repeat, samples)
                 if made[row].token_ids != first.token_ids and repeat == 0:
                     _keep_output(context, ref, first, made[row], size, row)
+
+    solo = digests.get(1, set())
+    return [n for n, seen in digests.items() if len(solo) == len(seen) == 1 and _moved(seen, solo)]
+
+
+def _until_fork(made: Generated, first: Generated) -> tuple[str, ...]:
+    """Digests of the steps up to and at the first token that differs from ``first``'s."""
+    steps = 0
+    for a, b in zip(made.token_ids, first.token_ids, strict=False):
+        steps += 1
+        if a != b:
+            break
+    return row_digests(made.step_logits[:steps]) if steps else ()
+
+
+def _moved(seen: set[tuple[str, ...]], solo: set[tuple[str, ...]]) -> bool:
+    mine, base = next(iter(seen)), next(iter(solo))
+    return mine != base[: len(mine)]
 
 
 def _cost(context: ProbeContext, size: int) -> float:

@@ -14,6 +14,7 @@ from detdiag.probes import batch_findings, operator_findings
 from detdiag.probes._compare import interval95
 from detdiag.probes.batch import affordable_tries
 from detdiag.probes.conditions import Condition, base_condition
+from detdiag.probes.history import carried, in_between
 from detdiag.probes.interface import ProbeContext
 from detdiag.probes.repeatability import Source, Stabiliser, differing, explain
 from detdiag.probes.runs import Reference, Run, bench, forced_observation, reference, run_padded
@@ -128,6 +129,8 @@ def _explained(
                 tries=affordable_tries(context, ref),
                 time_left=context.remaining_s,
             )
+            if not known.sources:
+                carried(known, ref, context.target.pad([ref.row]), in_between(context, ref), k)
             context.scratch["stabiliser"] = known
             yield from batch_findings.state_findings(known.sources, ref)
     if counted is not None and k:
