@@ -11,11 +11,8 @@ def renames(tensors: list[Any], results: list[Tensor]) -> bool:
     """Whether the results are other names for the inputs' memory (views and the like)."""
     if not results or not tensors:
         return False
-    for r in results:
-        address = address_of(r)
-        if not r.numel() or all(address_of(t) != address for _, _, t in tensors):
-            return False
-    return True
+    inputs = {address_of(t) for _, _, t in tensors}
+    return all(r.numel() and address_of(r) in inputs for r in results)
 
 
 def address_of(t: Tensor) -> int:

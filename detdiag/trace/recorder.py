@@ -22,6 +22,7 @@ from detdiag.trace.oplog import Anchor, Coverage, Key, Op, Sig, Trace
 from detdiag.trace.schema import OpInfo, named_tensors, op_info, scalars, tensors_in
 
 _NOTHING = nullcontext()
+_WEIGHTS: weakref.WeakKeyDictionary[nn.Module, dict[Any, Any]] = weakref.WeakKeyDictionary()
 _OUT = tuple(f"out.{i}" for i in range(7)) + ("out.more",)
 
 
@@ -76,6 +77,10 @@ class Recorder(TorchDispatchMode):
         self.leaves = leaves
         self.device_digests = device_digests
         self.paused = False
+        plain = all(not y.padded(0) and y.static is None for y in layouts)
+        self.simple = solo is None and not whole and plain and layouts[0].n == 1
+        """Whether this is a run of one row without padding: nothing to cut."""
+        self.weights: dict[tuple[Any, ...], tuple[weakref.ref[Any], int]] = {}
         self.below = False
         """Whether other dispatch modes run below and must not see the work of measuring."""
         self._names = names or {}
@@ -183,7 +188,7 @@ class Recorder(TorchDispatchMode):
         if not tensors:
             return ()
         with _disable_current_modes() if self.below else _NOTHING:
-            return tuple(self._sig(frame, name, slot, t) for slot, _, t in tensors)
+            return tuple([self._sig(frame, name, slot, t) for slot, _, t in tensors])
 
     def _sig(self, frame: Frame, name: str, slot: str, t: Tensor) -> Sig:
         try:
@@ -202,7 +207,12 @@ class Recorder(TorchDispatchMode):
         stride = t.stride() if t.layout is torch.strided else ()
         cut: Cut | None = WHOLE
         if source.startswith("parameter:"):
+            if t.device.type == "cpu" and not self.device_digests:
+                digest = self._weight(t, storage)
+                return Sig(slot, digest, dtype, raw, raw, stride, -1, source, False)
             t = memory_order(t)
+        elif self.simple:
+            self.shapes[(frame.path, name, slot)].append(raw)
         elif not self.whole and not source.startswith("buffer:"):
             cut = self._cut((frame.path, name, slot), raw)
         if cut is None:
@@ -215,6 +225,19 @@ class Recorder(TorchDispatchMode):
         if 1 in shape:
             shape = tuple([s for s in shape if s != 1])
         return Sig(slot, digest, dtype, shape, raw, stride, producer, source, cut.batched)
+
+    def _weight(self, t: Tensor, storage: Any) -> int:
+        """Digest of a parameter as it lies in memory, kept from trace to trace of one model while
+        its version stands."""
+        counter = 0 if t.is_inference() else t._version
+        key = (t.data_ptr(), t.numel(), t.dtype, counter)
+        known = self.weights.get(key)
+        if known is not None and known[0]() is storage:
+            return known[1]
+        self.coverage.bytes_hashed += t.numel() * t.element_size()
+        digest = digest_host(memory_order(t))
+        self.weights[key] = (weakref.ref(storage), digest)
+        return digest
 
     def _opaque(self, slot: str, t: Tensor) -> Sig:
         self.coverage.opaque += 1
@@ -266,14 +289,18 @@ class Recorder(TorchDispatchMode):
     def enter(self, frame: Frame, arguments: Any) -> None:
         """Note what goes into a module call (no dispatch mode sees the work done here)."""
         self.paused = True
-        self._enter(frame, arguments)
-        self.paused = False
+        try:
+            self._enter(frame, arguments)
+        finally:
+            self.paused = False
 
     def leave(self, frame: Frame, output: Any) -> None:
         """Note what comes out of a module call."""
         self.paused = True
-        self._leave(frame, output)
-        self.paused = False
+        try:
+            self._leave(frame, output)
+        finally:
+            self.paused = False
 
     def _enter(self, frame: Frame, arguments: Any) -> None:
         if len(self.stack.frames) == 1:
@@ -393,6 +420,7 @@ def record(
         device_digests=device_digests,
         leaves=frozenset(n for n, m in model.named_modules() if n and not m._modules),
     )
+    recorder.weights = _WEIGHTS.setdefault(model, {})
     with ExitStack() as contexts:
         for manager in inner:
             contexts.enter_context(manager)
