@@ -44,4 +44,4 @@ ORDER_FACTORS: Final = frozenset({"time"})
 
 def layer_rank(layer: str) -> int:
     """Place of ``layer`` in the walk (0-based); an unknown layer sorts last."""
-    return LAYERS.index(layer) if layer in LAYERS else len(LAYERS)  # type: ignore[arg-type]
+    return LAYERS.index(layer) if layer in LAYERS else len(LAYERS)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from detdiag.errors import DetdiagError, Exit
+from detdiag.errors import DetdiagError
 
 OUTPUT_HELP = "Write the report; the extension picks html, json, md, sarif, xml, txt or ndjson."
 
@@ -67,7 +66,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the verdict line.")] = False,
 ) -> None:
     """Diagnose one target and exit 0 clean, 1 attributed, 4 inconclusive."""
-    from detdiag.commands.shared import Sinks, finish, layer_list, parse_budget
+    from detdiag.commands.shared import Sinks, command_line, finish, layer_list, parse_budget
     from detdiag.report import check_outputs
 
     wanted = demo or demo_fault is not None
@@ -93,7 +92,7 @@ def run(
         generate_kwargs=generate_kwargs, max_new_tokens=max_new_tokens, batch_sizes=batch_sizes,
         repeats=repeats, baseline=baseline, only=layer_list(only), skip=layer_list(skip),
         budget_s=parse_budget(budget), seed=seed, resume=resume, outputs=tuple(outputs),
-        quiet=quiet, demo_fault=demo_fault, command=_command_line(),
+        quiet=quiet, demo_fault=demo_fault, command=command_line(),
     )  # fmt: skip
     finish(*(diagnose_demo(options) if wanted else diagnose_model(options)), sinks=sinks)
 
@@ -122,12 +121,3 @@ def _recorded(
         factor_layers=layers,
         extra=evidence,
     )
-
-
-def _command_line() -> str:
-    import shlex
-
-    return shlex.join(["detdiag", *sys.argv[1:]])
-
-
-assert Exit.CLEAN == 0

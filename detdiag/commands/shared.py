@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -79,6 +80,8 @@ def finish(case: Case, record: Path | None = None, *, sinks: Sinks) -> None:
         known = {**case.series.get("reproduce", {}), "command": case.method.get("command")}
         sha = case.series.get("record", {}).get("sha256")
         case = replace(case, series={**case.series, "reproduce": {**known, "record_sha256": sha}})
+    if "command" not in case.method:
+        case = replace(case, method={**case.method, "command": command_line()})
     report = decide(case)
     shown = report.to_dict()
     outputs: list[Path] = list(sinks.outputs)
@@ -103,6 +106,11 @@ def finish(case: Case, record: Path | None = None, *, sinks: Sinks) -> None:
     if report.verdict.status == "inconclusive" and _crashed(case):
         code = Exit.INTERNAL
     raise typer.Exit(int(code))
+
+
+def command_line() -> str:
+    """The command as the user may type it again."""
+    return shlex.join(["detdiag", *sys.argv[1:]])
 
 
 def _crashed(case: Case) -> bool:

@@ -11,7 +11,7 @@ from detdiag.layers import LAYER_QUESTIONS, LAYERS, Layer
 from detdiag.verdict.attribute import Attribution
 from detdiag.verdict.causes import contrast_finding
 from detdiag.verdict.report_object import Attribution as Role
-from detdiag.verdict.report_object import LayerReport
+from detdiag.verdict.report_object import LayerReport, cut
 from detdiag.verdict.stats import wilson
 
 
@@ -43,13 +43,14 @@ def _layer_report(
 def title(layer: Layer, shown: _Shown) -> str:
     """One line that says how the layer came out."""
     if shown.role == "cause":
-        return shown.findings[0].summary[:160]
+        return cut(shown.findings[0].summary)
     if shown.role == "ruled_out":
         passed = next((f.summary for f in shown.findings if f.outcome == "passed"), "")
-        return passed[:160] or "measured, and nothing changed the outcome"
+        return cut(passed) or "measured, and nothing changed the outcome"
     if shown.role == "untested":
         return shown.reason or f"not tested: {LAYER_QUESTIONS[layer]}"
-    return (shown.findings[0].summary if shown.findings else shown.reason)[:160] or "inconclusive"
+    text = shown.findings[0].summary if shown.findings else shown.reason
+    return cut(text) or "inconclusive"
 
 
 def _shown(
@@ -155,12 +156,14 @@ def _downgraded(finding: Finding) -> Finding:
 
 
 def _same_bytes(found: Attribution) -> list[Finding]:
-    constant = found.analysis.table.constant
-    observations = found.analysis.table.observations
-    per_query_equal = all(
+    table = found.analysis.table
+    observations = table.observations
+    varied = any(b.layer == "input" for b in table.bundles)
+    carried = {"prompt_digest", "prompt_token_ids", "client"} & table.mediators.keys()
+    recorded = "prompt_digest" in table.constant or all(
         o.request is not None or o.prompt_token_ids is not None for o in observations
     )
-    if not per_query_equal and "prompt_digest" not in constant:
+    if varied or carried or not recorded:
         return []
     n = len(observations)
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from textwrap import shorten
 from typing import Any, Final, Literal
 
 from detdiag import __version__
@@ -15,6 +16,11 @@ SCHEMA: Final = "detdiag.report/1"
 Status = Literal["attributed", "clean", "inconclusive"]
 Confidence = Literal["confirmed", "likely", "suspected"]
 Attribution = Literal["cause", "contributor", "ruled_out", "untested", "inconclusive"]
+
+
+def cut(text: str, width: int = 160) -> str:
+    """``text`` shortened at a word."""
+    return shorten(text, width, placeholder=" ...")
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,13 +85,13 @@ def _layer(layer: Layer, case: Case, failed: list[Finding]) -> LayerReport:
     )
     role: Attribution = "untested"
     if any(f.layer == layer for f in failed):
-        return LayerReport(layer, "failed", "cause", findings[0].summary[:160], findings)
+        return LayerReport(layer, "failed", "cause", cut(findings[0].summary), findings)
     if findings and all(f.outcome == "passed" for f in findings):
         role = "ruled_out"
-        return LayerReport(layer, "passed", role, findings[0].summary[:160], findings)
+        return LayerReport(layer, "passed", role, cut(findings[0].summary), findings)
     if findings:
         return LayerReport(
-            layer, "inconclusive", "inconclusive", findings[0].summary[:160], findings
+            layer, "inconclusive", "inconclusive", cut(findings[0].summary), findings
         )
     status = next((p for p in case.probes if p.layer == layer), None)
     reason = status.reason if status is not None else "no evidence of this layer was given"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -251,3 +253,30 @@ def test_decide_stays_a_function_after_it_ran() -> None:
     lone = Case(observations=(Observation(id="a", query="q"),))
     detdiag.verdict.decide(lone)
     detdiag.verdict.decide(lone)
+
+
+def test_a_case_of_files_alone_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\n"
+        "from detdiag.evidence.case import Case\n"
+        "from detdiag.verdict import decide\n"
+        "assert decide(Case()).verdict.status == 'inconclusive'\n"
+        "print([m for m in ('pandas', 'scipy', 'torch') if m in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_clocked_prompts_do_not_count_as_equal_bytes() -> None:
+    rows = [
+        Observation(
+            f"o{s}{i}", "q", {**GREEDY, "messages": [{"role": "user", "content": f"at 09:0{s}"}]},
+            output=Output(text=f"answer {s}"), factors={"repeat": i},
+        )
+        for s in range(3)
+        for i in range(4)
+    ]  # fmt: skip
+    report = decide(case(rows)).to_dict()
+    assert report["verdict"]["layer"] == "input"
+    layer = next(r for r in report["layers"] if r["layer"] == "input")
+    assert not [f for f in layer["findings"] if f["outcome"] == "passed"]
