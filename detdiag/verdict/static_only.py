@@ -14,6 +14,7 @@ from detdiag.verdict.report_object import (
     Next,
     Report,
     Verdict,
+    cut,
     method_of,
 )
 
