@@ -5,8 +5,9 @@ from __future__ import annotations
 from detdiag.probes import rng
 from detdiag.probes.conditions import noise_row
 from detdiag.probes.interface import ProbeContext
-from detdiag.probes.repeatability import Source, Stabiliser, state_place
+from detdiag.probes.repeatability import state_place
 from detdiag.probes.runs import Reference, bench, run_padded
+from detdiag.probes.stabiliser import Source, Stabiliser
 from detdiag.targets.local import LocalTarget
 from detdiag.targets.padding import Padded
 
@@ -17,7 +18,7 @@ def other_rows(context: ProbeContext, ref: Reference) -> list[tuple[int, ...]]:
     return [r for r in rows if r[:4] != ref.row[:4]] or [tuple(reversed(ref.row))]
 
 
-NOISE_TOKENS = 16
+NOISE_TOKENS = 12
 
 
 def in_between(context: ProbeContext, ref: Reference) -> list[Padded]:
@@ -26,7 +27,7 @@ def in_between(context: ProbeContext, ref: Reference) -> list[Padded]:
     texts = other_rows(context, ref)[:2]
     known = [r.row for r in bench(context).references.values() if r.prompt.id != ref.prompt.id]
     rows = [*texts, texts[0][: max(1, len(texts[0]) // 2)], *known]
-    count = max(4, *plan.batch_sizes)
+    count = min(8, max(4, *plan.batch_sizes))
     tokens = min(len(ref.row), NOISE_TOKENS)
     noise = [noise_row(tokens, _vocab(target), plan.seed + i) for i in range(count)]
     wild = [noise] if max(plan.batch_sizes, default=1) > 1 else [[row] for row in noise[:4]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -11,9 +10,7 @@ from detdiag.evidence.case import Margin
 from detdiag.probes._compare import Difference, difference, ulp_of
 from detdiag.probes.conditions import BASE
 from detdiag.probes.interface import ProbeContext
-
-if TYPE_CHECKING:
-    from detdiag.probes.batch import Trials
+from detdiag.probes.trials import Trials
 
 
 def margin_logits(logits: Tensor) -> tuple[list[float], list[float]]:

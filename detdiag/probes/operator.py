@@ -10,14 +10,15 @@ from detdiag.evidence.case import ProbeStatus
 from detdiag.evidence.finding import Evidence, Finding
 from detdiag.evidence.record import Event
 from detdiag.layers import Layer
-from detdiag.probes import batch_findings, operator_findings
+from detdiag.probes import batch_wording, operator_findings
 from detdiag.probes._compare import interval95
-from detdiag.probes.batch import affordable_tries
+from detdiag.probes.batch_runs import affordable_tries
 from detdiag.probes.conditions import Condition, base_condition
 from detdiag.probes.history import carried, in_between
 from detdiag.probes.interface import ProbeContext
-from detdiag.probes.repeatability import Source, Stabiliser, differing, explain
+from detdiag.probes.repeatability import explain
 from detdiag.probes.runs import Reference, Run, bench, forced_observation, reference, run_padded
+from detdiag.probes.stabiliser import Source, Stabiliser, differing
 from detdiag.probes.toggle_runs import toggle_events
 
 BATCH_SHARE = 0.4
@@ -132,7 +133,7 @@ def _explained(
             if not known.sources:
                 carried(known, ref, context.target.pad([ref.row]), in_between(context, ref), k)
             context.scratch["stabiliser"] = known
-            yield from batch_findings.state_findings(known.sources, ref)
+            yield from batch_wording.state_findings(known.sources, ref)
     if counted is not None and k:
         known.sources = [_recounted(s, counted, k, n) for s in known.sources]
     yield from operator_findings.findings(context, ref, known, condition, k, n, left)

@@ -17,8 +17,8 @@ from detdiag.probes.proof import (
     rerun_proof,
     with_operator,
 )
-from detdiag.probes.repeatability import Source, Stabiliser
 from detdiag.probes.runs import Reference
+from detdiag.probes.stabiliser import Source, Stabiliser
 
 
 def findings(

@@ -14,8 +14,8 @@ from detdiag.probes.runs import Reference, bench
 from detdiag.targets.local import model_inputs
 from detdiag.trace import ForwardCall, Proof, events, findings, prove_batch, prove_rerun
 
-BATCH_FORWARDS = 10
-"""Batched forwards that a proof of three interventions and two placebos needs, about."""
+BATCH_FORWARDS = 4
+"""Batched forwards below which a proof is not worth starting; it sheds what does not fit."""
 
 
 def forward_call(context: ProbeContext, condition: Condition) -> ForwardCall:

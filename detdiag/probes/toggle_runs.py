@@ -11,8 +11,8 @@ from detdiag.probes._compare import difference, interval95
 from detdiag.probes.child import ChildResult, run_child
 from detdiag.probes.conditions import base_condition
 from detdiag.probes.interface import ProbeContext
-from detdiag.probes.repeatability import differing
 from detdiag.probes.runs import Reference, Run, bench, forced_observation, run_padded
+from detdiag.probes.stabiliser import differing
 from detdiag.probes.toggles import Toggle, toggles_for
 from detdiag.targets.padding import Padded
 from detdiag.verdict.stats import fisher_greater
