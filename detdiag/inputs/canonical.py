@@ -10,9 +10,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 
+@lru_cache(maxsize=8192)
 def normal_key(key: str) -> str:
     """``X-Request-ID``, ``requestId`` and ``request_id`` spelled one way: letters and digits."""
     return re.sub(r"[^a-z0-9]", "", key.lower())
