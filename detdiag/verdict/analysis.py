@@ -53,7 +53,7 @@ def divergence(table: Table) -> Kind:
     """Strongest difference between any two observations of one query."""
     strongest: Kind = "none"
     for _, rows in table.frame[table.frame["bits"] >= 0].groupby("query", sort=False):
-        firsts = list(rows.drop_duplicates("bits")["observation"])[:60]
+        firsts = list(rows.drop_duplicates(["bits", "bits_channels"])["observation"])[:60]
         for i, j in combinations(firsts, 2):
             kind = compare(table.observations[i].output, table.observations[j].output).kind
             if kind is not None and STRENGTH[kind] > STRENGTH[strongest]:
@@ -70,12 +70,25 @@ def analyse(
     table = build_table(observations, factor_layers)
     kind = divergence(table)
     bits = _at(table, "bits", kind)
-    if kind in ("token", "text") and bits.control_n and bits.control_k:
+    if kind in ("token", "text"):
         output = _at(table, "output", kind)
         failing = [c for c in bits.controls if c.k]
+        if not failing and not any(c.k for c in bits.contrasts) and _sees_more(output, bits):
+            return output  # what differs lies between observations with other channels
+        if not failing:
+            return bits
         if output.control_k == 0 and 2 * len(failing) > len([c for c in bits.controls if c.n]):
             return _with_jitter(output, failing)
     return bits
+
+
+def _sees_more(output: Analysis, bits: Analysis) -> bool:
+    """Does the output level compare anything that the bit level, split by channels, did not?"""
+    return (
+        output.control_k > 0
+        or any(c.k for c in output.contrasts)
+        or (not bits.confounded(()) and bool(output.confounded(())))
+    )
 
 
 def _with_jitter(output: Analysis, failing: Sequence[Control]) -> Analysis:
@@ -113,7 +126,7 @@ def _pool_labels(table: Table, level: Level) -> tuple[Table, tuple[str, ...]]:
 def _inert(table: Table, bundle: Bundle, level: Level) -> bool:
     others = [b.column for b in table.bundles if b.column != bundle.column]
     rows = table.frame[table.frame[level] >= 0]
-    groups = rows.groupby(["query", *others], sort=False)
+    groups = rows.groupby(["query", f"{level}_channels", *others], sort=False)
     return bool(
         (groups[bundle.column].nunique() > 1).all() and (groups[level].nunique() == 1).all()
     )

@@ -214,7 +214,11 @@ def _control_change(analysis: Analysis) -> float | None:
     """Largest log-probability change between repeats of one condition, in nats."""
     from detdiag.verdict.outcome import compare
 
-    columns = ["query", *(b.column for b in analysis.table.bundles)]
+    columns = [
+        "query",
+        f"{analysis.level}_channels",
+        *(b.column for b in analysis.table.bundles),
+    ]
     best: float | None = None
     for _, rows in analysis.table.frame.groupby(columns, sort=False):
         firsts = list(rows.drop_duplicates(analysis.level)["observation"])[:20]

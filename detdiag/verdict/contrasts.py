@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-
-import pandas as pd
 
 from detdiag.verdict.outcome import STRENGTH, Kind, Level, compare
 from detdiag.verdict.stats import ALPHA, fisher_greater, holm, permutation_p
@@ -54,36 +52,69 @@ class Contrast:
     noisy_arms: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One observation as the counting sees it: its outcome class and its place in the table."""
+
+    outcome: int
+    index: int
+
+
+Arms = dict[str, list[Row]]
+
+
 def controls(table: Table, level: Level) -> list[Control]:
     """One control per condition, pooled over queries but never over conditions."""
-    rows = _usable(table.frame, level)
     columns = [b.column for b in table.bundles]
+    cells: dict[tuple[str, ...], dict[tuple[str, str], list[int]]] = {}
+    for key, row in _rows(table, level, columns):
+        query, channels, *condition = key
+        cell = cells.setdefault(tuple(condition), {})
+        cell.setdefault((query, channels), []).append(row.outcome)
     out = []
-    for key, group in _grouped(rows, columns):
-        k = n = largest = 0
-        for _, same in group.groupby("query", sort=False):
-            classes = list(same[level])
-            pairs = len(classes) * (len(classes) - 1) // 2
-            equal = sum(c * (c - 1) // 2 for c in Counter(classes).values())
-            k, n = k + pairs - equal, n + pairs
-            largest = max(largest, len(classes))
-        condition = tuple((b.label, v) for b, v in zip(table.bundles, key, strict=True))
-        out.append(Control(condition, k, n, len(group), largest))
+    for values, groups in sorted(cells.items()):
+        k = n = 0
+        by_query: Counter[str] = Counter()
+        for (query, _), classes in groups.items():
+            pairs = _pairs(len(classes))
+            k, n = k + pairs - sum(_pairs(c) for c in Counter(classes).values()), n + pairs
+            by_query[query] += len(classes)
+        condition = tuple((b.label, v) for b, v in zip(table.bundles, values, strict=True))
+        out.append(Control(condition, k, n, by_query.total(), max(by_query.values())))
     return out
 
 
-def _usable(frame: pd.DataFrame, level: Level) -> pd.DataFrame:
-    return frame[frame[level] >= 0]
+def _pairs(n: int) -> int:
+    return n * (n - 1) // 2
 
 
-def _grouped(
-    rows: pd.DataFrame, columns: Sequence[str]
-) -> Iterable[tuple[tuple[str, ...], pd.DataFrame]]:
-    if not columns:
-        yield (), rows
-        return
-    for key, group in rows.groupby(list(columns), sort=True):
-        yield tuple(str(k) for k in (key if isinstance(key, tuple) else (key,))), group
+def _rows(
+    table: Table, level: Level, columns: Sequence[str]
+) -> Iterator[tuple[tuple[str, ...], Row]]:
+    """Observations with a comparable outcome, keyed by query, recorded channels and ``columns``.
+
+    Only observations that carry the same channels share a class scale: what one of them lacks
+    cannot be equal or different.
+    """
+    frame = table.frame
+    names = ["query", f"{level}_channels", *columns]
+    keys = zip(*(frame[c].astype(str).tolist() for c in names), strict=True)
+    outcomes, places = frame[level].tolist(), frame["observation"].tolist()
+    for key, outcome, place in zip(keys, outcomes, places, strict=True):
+        if outcome >= 0:
+            yield key, Row(int(outcome), int(place))
+
+
+def _strata(table: Table, bundle: Bundle, level: Level) -> list[tuple[tuple[str, ...], Arms]]:
+    """Strata equal in query, channels and every other bundle, with at least two arms each."""
+    others = [b.column for b in table.bundles if b.column != bundle.column]
+    found: dict[tuple[str, ...], Arms] = {}
+    for key, row in _rows(table, level, [bundle.column, *others]):
+        query, channels, arm, *rest = key
+        if arm != UNRECORDED:
+            stratum = found.setdefault((query, channels, *rest), {})
+            stratum.setdefault(arm, []).append(row)
+    return [(key, arms) for key, arms in sorted(found.items()) if len(arms) > 1]
 
 
 def contrasts(table: Table, level: Level) -> list[Contrast]:
@@ -100,15 +131,16 @@ def contrasts(table: Table, level: Level) -> list[Contrast]:
 def systematic_p(table: Table, level: Level) -> float:
     """P that chance alone sorts the outcomes by condition as well as seen: outcomes of one query
     are exchanged over all of its conditions."""
-    rows = _usable(table.frame, level)
     columns = [b.column for b in table.bundles]
     if not columns:
         return 1.0
-    strata = []
-    for _, same in rows.groupby("query", sort=False):
-        cells = same.groupby(columns, sort=True).ngroup()
-        strata.append((list(same[level]), [int(c) for c in cells]))
-    return permutation_p(strata)
+    groups: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+    cells: dict[tuple[str, ...], int] = {}
+    for key, row in _rows(table, level, columns):
+        classes, arms = groups.setdefault((key[0], key[1]), ([], []))
+        classes.append(row.outcome)
+        arms.append(cells.setdefault(key, len(cells)))
+    return permutation_p(groups.values())
 
 
 def _strengthened(found: Contrast, overall: float) -> Contrast:
@@ -121,84 +153,78 @@ def _strengthened(found: Contrast, overall: float) -> Contrast:
 
 def contrast(table: Table, bundle: Bundle, level: Level) -> Contrast | None:
     """Contrast one bundle in strata that share the query and every other bundle."""
-    rows = _usable(table.frame, level)
-    rows = rows[rows[bundle.column] != UNRECORDED]
-    others = [b.column for b in table.bundles if b.column != bundle.column]
-    strata = [
-        (key, group)
-        for key, group in _grouped(rows, ["query", *others])
-        if group[bundle.column].nunique() > 1
-    ]
+    strata = _strata(table, bundle, level)
     if not strata:
         return None
-    located = _located(table, bundle, level, strata)
+    located = _located(table, bundle, strata)
     candidates = [located]
     if located.k or located.control_k:
-        candidates += [
-            c
-            for c in (
-                _repeatability(located, bundle, level, strata),
-                _baseline(located, bundle, level, strata),
-            )
-            if c is not None
-        ]
+        switched, away = _repeatability(located, strata), _baseline(located, strata)
+        candidates += [c for c in (switched, away) if c is not None]
     return located if located.p <= ALPHA else min(candidates, key=lambda c: c.p)
 
 
 def _located(
-    table: Table,
-    bundle: Bundle,
-    level: Level,
-    strata: list[tuple[tuple[str, ...], pd.DataFrame]],
+    table: Table, bundle: Bundle, strata: Sequence[tuple[tuple[str, ...], Arms]]
 ) -> Contrast:
     k = n = control_k = control_n = 0
     kind: Kind = "none"
     max_nat: float | None = None
-    compared: set[str] = set()
     flipped: set[str] = set()
     under: set[str] = set()
-    arms: Counter[str] = Counter()
+    names: set[str] = set()
     smallest = len(table.frame)
-    permuted = []
-    for key, group in strata:
-        compared.add(key[0])
-        arms.update(group[bundle.column])
-        modal = {str(arm): _modal(rows, level) for arm, rows in group.groupby(bundle.column)}
+    for key, arms in strata:
+        names.update(arms)
+        modal = {arm: _modal(rows) for arm, rows in arms.items()}
         for left, right in combinations(sorted(modal), 2):
             n += 1
-            (class_a, index_a), (class_b, index_b) = modal[left], modal[right]
-            if class_a == class_b:
+            if modal[left].outcome == modal[right].outcome:
                 continue
             k += 1
             flipped.add(key[0])
-            under.add(" | ".join(key[1:]))
-            sizes = group[bundle.column].value_counts()
-            smallest = min(smallest, int(sizes[left]), int(sizes[right]))
-            difference = compare(
-                table.observations[index_a].output, table.observations[index_b].output
-            )
-            kind = _stronger(kind, difference.kind)
-            max_nat = _larger(max_nat, difference.max_nat)
-        for _, rows in group.groupby(bundle.column):
-            counts = Counter(rows[level])
-            pairs = len(rows) * (len(rows) - 1) // 2
+            under.add(" | ".join(key[2:]))
+            smallest = min(smallest, len(arms[left]), len(arms[right]))
+            if k <= MAX_COMPARED:
+                a, b = (table.observations[modal[arm].index].output for arm in (left, right))
+                difference = compare(a, b)
+                kind = _stronger(kind, difference.kind)
+                max_nat = _larger(max_nat, difference.max_nat)
+        for rows in arms.values():
+            pairs = _pairs(len(rows))
             control_n += pairs
-            control_k += pairs - sum(c * (c - 1) // 2 for c in counts.values())
-        codes, _ = pd.factorize(group[bundle.column], sort=True)
-        permuted.append((list(group[level]), [int(c) for c in codes]))
-    p = permutation_p(permuted) if k else 1.0
+            control_k += pairs - sum(_pairs(c) for c in _counts(rows).values())
+    p = permutation_p(_labelled(arms) for _, arms in strata) if k else 1.0
     return Contrast(
-        bundle, k, n, p, "location", tuple(sorted(arms)), control_k, control_n,
-        (len(flipped), len(compared)), kind, max_nat, tuple(sorted(under)),
+        bundle, k, n, p, "location", tuple(sorted(names)), control_k, control_n,
+        (len(flipped), len({key[0] for key, _ in strata})), kind, max_nat, tuple(sorted(under)),
         smallest_arm=smallest,
     )  # fmt: skip
 
 
-def _modal(rows: pd.DataFrame, level: Level) -> tuple[int, int]:
-    """(most common class, an observation of that class); ties go to the smaller class."""
-    counts = Counter(rows[level])
+MAX_COMPARED = 500
+"""Flipping pairs whose kind and size are looked up; the rest only count."""
+
+
+def _labelled(arms: Arms) -> tuple[list[int], list[int]]:
+    """(outcome classes, arm numbers) of one stratum."""
+    classes: list[int] = []
+    labels: list[int] = []
+    for number, arm in enumerate(sorted(arms)):
+        classes += [row.outcome for row in arms[arm]]
+        labels += [number] * len(arms[arm])
+    return classes, labels
+
+
+def _counts(rows: Sequence[Row]) -> Counter[int]:
+    return Counter(row.outcome for row in rows)
+
+
+def _modal(rows: Sequence[Row]) -> Row:
+    """The most common outcome (ties go to the smaller class) with an observation that has it."""
+    counts = _counts(rows)
     best = min(counts, key=lambda c: (-counts[c], c))
-    return int(best), int(rows[rows[level] == best]["observation"].iloc[0])
+    return next(row for row in rows if row.outcome == best)
 
 
 def _stronger(a: Kind, b: Kind | None) -> Kind:
@@ -210,19 +236,16 @@ def _larger(a: float | None, b: float | None) -> float | None:
 
 
 def _repeatability(
-    located: Contrast,
-    bundle: Bundle,
-    level: Level,
-    strata: list[tuple[tuple[str, ...], pd.DataFrame]],
+    located: Contrast, strata: Sequence[tuple[tuple[str, ...], Arms]]
 ) -> Contrast | None:
     """One arm's control repeats, the other's fails: the factor switches repeatability itself."""
     deviating: Counter[str] = Counter()
     runs: Counter[str] = Counter()
-    for _, group in strata:
-        for arm, rows in group.groupby(bundle.column):
+    for _, arms in strata:
+        for arm, rows in arms.items():
             if len(rows) >= 2:
-                runs[str(arm)] += len(rows) - 1
-                deviating[str(arm)] += len(rows) - max(Counter(rows[level]).values())
+                runs[arm] += len(rows) - 1
+                deviating[arm] += len(rows) - max(_counts(rows).values())
     quiet = tuple(sorted(a for a in runs if deviating[a] == 0))
     noisy = tuple(sorted(a for a in runs if deviating[a] > 0))
     if not quiet or not noisy:
@@ -236,26 +259,21 @@ def _repeatability(
     )  # fmt: skip
 
 
-def _baseline(
-    located: Contrast,
-    bundle: Bundle,
-    level: Level,
-    strata: list[tuple[tuple[str, ...], pd.DataFrame]],
-) -> Contrast | None:
+def _baseline(located: Contrast, strata: Sequence[tuple[tuple[str, ...], Arms]]) -> Contrast | None:
     """Many arms of few runs: how many leave the answer of the arm that was repeated most?"""
     total: Counter[str] = Counter()
-    for _, group in strata:
-        total.update(str(a) for a in group[bundle.column])
+    for _, arms in strata:
+        total.update({arm: len(rows) for arm, rows in arms.items()})
     base = min(total, key=lambda a: (-total[a], a))
     away = others = kept = base_away = 0
-    for _, group in strata:
-        mine = group[group[bundle.column] == base]
+    for _, arms in strata:
+        mine = arms.get(base, [])
         if len(mine) < 2:
             continue
-        answer, _ = _modal(mine, level)
-        rest = group[group[bundle.column] != base]
-        away, others = away + int((rest[level] != answer).sum()), others + len(rest)
-        base_away += int((mine[level] != answer).sum())
+        answer = _modal(mine).outcome
+        rest = [row for arm, rows in arms.items() if arm != base for row in rows]
+        away, others = away + sum(r.outcome != answer for r in rest), others + len(rest)
+        base_away += sum(row.outcome != answer for row in mine)
         kept += len(mine) - 1  # the run that gives the answer cannot leave it
     if not others or not away:
         return None
@@ -266,24 +284,28 @@ def _baseline(
     )  # fmt: skip
 
 
+MAX_CELLS = 60
+"""Conditions of one query that are compared pair by pair when looking for confoundings."""
+
+
 def unexplained(table: Table, level: Level, causes: Sequence[Bundle]) -> Counter[tuple[str, ...]]:
     """Sets of bundles that differ between conditions of one query with other repeated answers,
     where none of ``causes`` is among them: what only moves together cannot be named."""
-    rows = _usable(table.frame, level)
     columns = [b.column for b in table.bundles]
     known = {b.column for b in causes}
     found: Counter[tuple[str, ...]] = Counter()
     if not columns:
         return found
-    for _, same in rows.groupby("query", sort=False):
-        cells = [(key, _modal(group, level)[0]) for key, group in _grouped(same, columns)]
-        for (key_a, answer_a), (key_b, answer_b) in combinations(cells, 2):
+    groups: dict[tuple[str, str], dict[tuple[str, ...], list[Row]]] = {}
+    for key, row in _rows(table, level, columns):
+        cells = groups.setdefault((key[0], key[1]), {})
+        cells.setdefault(key[2:], []).append(row)
+    for cells in groups.values():
+        answers = [(key, _modal(rows).outcome) for key, rows in sorted(cells.items())[:MAX_CELLS]]
+        for (key_a, answer_a), (key_b, answer_b) in combinations(answers, 2):
             if answer_a == answer_b:
                 continue
-            apart = tuple(
-                c for c, a, b in zip(columns, key_a, key_b, strict=True)
-                if a != b
-            )  # fmt: skip
+            apart = tuple(c for c, a, b in zip(columns, key_a, key_b, strict=True) if a != b)
             if apart and not known.intersection(apart):
                 found[apart] += 1
     return found

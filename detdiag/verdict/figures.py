@@ -61,12 +61,16 @@ def ladder(found: Attribution) -> list[dict[str, Any]]:
     held equal, in the order of the walk. A rung is tested if a bundle of its layer varied."""
     table, level = found.analysis.table, found.analysis.level
     rows = table.frame[table.frame[level] >= 0]
-    steps = [_rung("as-is", None, rows.groupby("query", sort=False), level, True, "")]
+    steps = [
+        _rung(
+            "as-is", None, rows.groupby(["query", f"{level}_channels"], sort=False), level, True, ""
+        )
+    ]
     held: list[str] = []
     for layer in LAYERS:
         mine = [b.column for b in table.bundles if b.layer == layer]
         held += mine
-        groups = rows.groupby(["query", *held], sort=False)
+        groups = rows.groupby(["query", f"{level}_channels", *held], sort=False)
         note = "" if mine else "not varied in these observations"
         steps.append(_rung(_STEPS[layer], layer, groups, level, bool(mine), note))
     return steps
@@ -91,7 +95,7 @@ def outputs(found: Attribution) -> list[dict[str, Any]]:
     table = found.analysis.table
     out: list[dict[str, Any]] = []
     for query, rows in table.frame[table.frame["bits"] >= 0].groupby("query", sort=True):
-        firsts = list(rows.drop_duplicates("output")["observation"])
+        firsts = list(rows.drop_duplicates(["output", "output_channels"])["observation"])
         if len(firsts) < 2 or len(out) >= 5:
             continue
         a, b = (table.observations[i] for i in firsts[:2])

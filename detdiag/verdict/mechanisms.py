@@ -174,7 +174,7 @@ def _distinct_pairs(table: Table) -> Iterator[tuple[str, Observation, Observatio
     """Pairs of observations with other outcome classes, one per pair of classes and condition
     difference, at most MAX_PAIRS a query."""
     for query, rows in table.frame.groupby("query", sort=False):
-        firsts = rows[rows["bits"] >= 0].drop_duplicates("bits")["observation"]
+        firsts = rows[rows["bits"] >= 0].drop_duplicates(["bits", "bits_channels"])["observation"]
         pairs = list(combinations(list(firsts), 2))[:MAX_PAIRS]
         for i, j in pairs:
             yield str(query), table.observations[i], table.observations[j]
@@ -266,7 +266,9 @@ def drift(table: Table, level: Literal["bits", "output"]) -> Drift | None:
     (n - 1) splits out of C(n, k) arrangements."""
     best: Drift | None = None
     columns = [b.column for b in table.bundles]
-    for key, rows in table.frame[table.frame[level] >= 0].groupby(["query", *columns], sort=True):
+    for key, rows in table.frame[table.frame[level] >= 0].groupby(
+        ["query", f"{level}_channels", *columns], sort=True
+    ):
         times = [table.observations[i].factors.get("time") for i in rows["observation"]]
         if any(t is None for t in times) or len({str(t) for t in times}) < len(times):
             continue

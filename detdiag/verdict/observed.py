@@ -122,7 +122,7 @@ def _first_fork(found: Attribution) -> Locus | None:
     table = found.analysis.table
     best: Locus | None = None
     for query, rows in table.frame[table.frame["bits"] >= 0].groupby("query", sort=True):
-        firsts = list(rows.drop_duplicates("bits")["observation"])[:20]
+        firsts = list(rows.drop_duplicates(["bits", "bits_channels"])["observation"])[:20]
         for other in firsts[1:]:
             fork = compare(
                 table.observations[firsts[0]].output, table.observations[other].output

@@ -167,6 +167,19 @@ def largest_change(a: Output, b: Output, fork: int | None) -> float | None:
     return best
 
 
+def channels_of(output: Output, level: Level) -> str:
+    """The channels that decide at ``level``; only equal sets make classes comparable."""
+    if level == "output":
+        return "text" if output.text is not None else "tokens"
+    held = {
+        "text": output.text is not None,
+        "tokens": output.token_ids is not None,
+        "logprobs": bool(output.positions),
+        "logits": output.logit_digests is not None,
+    }
+    return "+".join(name for name, present in held.items() if present)
+
+
 def classify(observations: Sequence[Observation], *, level: Level = "bits") -> list[int]:
     """Outcome class of each observation: equal numbers mean that no difference was found.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import combinations
 from typing import Any, Final
 
@@ -97,31 +98,39 @@ def permutation_p(strata: Iterable[Stratum], *, draws: int = 4999, seed: int = 0
     return _sampled_tail(usable, observed, draws, seed)
 
 
-def _exact_distribution(classes: list[int], arms: list[int]) -> dict[int, float] | None:
-    """Distribution of the statistic over all splits, or None if there are too many."""
+def _exact_distribution(classes: list[int], arms: list[int]) -> tuple[float, ...] | None:
+    """P(statistic = index) over all splits, or None if there are too many.
+
+    It depends only on the class sizes and the size of the first of two arms.
+    """
     values = sorted(set(arms))
-    n, n_first = len(arms), arms.count(values[0])
-    if len(values) != 2 or math.comb(n, n_first) > 3000:
+    if len(values) != 2 or math.comb(len(arms), arms.count(values[0])) > 3000:
         return None
+    sizes = tuple(sorted(Counter(classes).values()))
+    return _split_distribution(sizes, arms.count(values[0]))
+
+
+@lru_cache(maxsize=4096)
+def _split_distribution(sizes: tuple[int, ...], n_first: int) -> tuple[float, ...]:
+    classes = [c for c, size in enumerate(sizes) for _ in range(size)]
     counts: Counter[int] = Counter()
-    for chosen in combinations(range(n), n_first):
-        split = [1] * n
+    for chosen in combinations(range(len(classes)), n_first):
+        split = [1] * len(classes)
         for index in chosen:
             split[index] = 0
         counts[_cross_pairs_differ(classes, split)] += 1
-    total = sum(counts.values())
-    return {value: count / total for value, count in counts.items()}
+    total = counts.total()
+    return tuple(counts[value] / total for value in range(max(counts) + 1))
 
 
-def _tail(distributions: list[dict[int, float]], observed: int) -> float:
-    combined = {0: 1.0}
+def _tail(distributions: list[tuple[float, ...]], observed: int) -> float:
+    """P(sum >= observed) of independent statistics, by convolution."""
+    import numpy as np
+
+    combined = np.ones(1)
     for distribution in distributions:
-        nxt: dict[int, float] = {}
-        for a, pa in combined.items():
-            for b, pb in distribution.items():
-                nxt[a + b] = nxt.get(a + b, 0.0) + pa * pb
-        combined = nxt
-    return min(1.0, sum(p for value, p in combined.items() if value >= observed))
+        combined = np.convolve(combined, distribution)
+    return min(1.0, max(0.0, float(combined[observed:].sum())))
 
 
 LARGE: Final = 2000

@@ -22,7 +22,7 @@ from detdiag.inputs.canonical import (
     sampling_parameters,
 )
 from detdiag.layers import CONTROL_FACTOR, FACTOR_LAYERS, ORDER_FACTORS, layer_rank
-from detdiag.verdict.outcome import Level, classify
+from detdiag.verdict.outcome import Level, channels_of, classify
 
 LINKED: Final[dict[str, tuple[str, ...]]] = {
     "load": ("batch_size", "concurrency", "in_flight_tokens", "neighbours"),
@@ -53,7 +53,8 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``frame`` has columns query, bits, output (outcome classes), observation (position in
+    """``frame`` has columns query, bits, output (outcome classes, comparable where bits_channels
+    or output_channels agree), observation (position in
     ``observations``), role and one per bundle. ``constant`` are factors recorded with one value."""
 
     frame: pd.DataFrame
@@ -150,15 +151,20 @@ def _conditions(observation: Observation) -> dict[str, str]:
 
 
 def _add_classes(frame: pd.DataFrame, observations: tuple[Observation, ...]) -> None:
+    """Outcome classes per level, and the channels that each observation carries at that level."""
     levels: tuple[Level, ...] = ("bits", "output")
     for level in levels:
+        channels = [channels_of(o.output, level) for o in observations]
+        groups: dict[tuple[str, str], list[int]] = {}
+        for index, query in enumerate(frame["query"]):
+            groups.setdefault((query, channels[index]), []).append(index)
         classes = [-1] * len(observations)
-        for _, rows in frame.groupby("query", sort=False):
-            members = [int(i) for i in rows["observation"]]
+        for members in groups.values():
             found = classify([observations[i] for i in members], level=level)
             for index, value in zip(members, found, strict=True):
                 classes[index] = value
         frame[level] = classes
+        frame[f"{level}_channels"] = channels
 
 
 def _varies_within_query(column: pd.Series, query: pd.Series) -> bool:
