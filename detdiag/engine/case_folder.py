@@ -50,7 +50,7 @@ def load_case(
     ignored: list[str] = []
     adapted = _adapted([*(p for p in files if p.name not in KNOWN), *extra], ignored)
     method = recorded_method(passive=bool(adapted) and not observations)
-    observations = _unique(observations + adapted)
+    observations = _unique(observations + adapted, ignored)
     audited = _audited(files, surface, engine_version)
     findings = [
         *audited[0],
@@ -90,7 +90,7 @@ def load_evidence(paths: Sequence[Path], factor_layers: Mapping[str, str] | None
     for path in paths:
         if not path.is_file():
             raise DetdiagError("no such file", path=path)
-    observations = _unique(_adapted(list(paths), ignored))
+    observations = _unique(_adapted(list(paths), ignored), ignored)
     if not observations:
         raise DetdiagError(f"no evidence found: {'; '.join(ignored) or 'the files are empty'}")
     return Case(
@@ -194,16 +194,25 @@ def _adapted(paths: list[Path], ignored: list[str]) -> list[Observation]:
     return out
 
 
-def _unique(observations: list[Observation]) -> list[Observation]:
-    """Ids made unique: two files may number their observations alike."""
-    seen: dict[str, int] = {}
+def _unique(observations: list[Observation], ignored: list[str]) -> list[Observation]:
+    """Ids made unique: two files may number alike. The same observation written twice is one
+    run, and is counted once."""
+    seen: dict[str, list[Observation]] = {}
     out = []
+    twice = 0
     for observation in observations:
-        count = seen.get(observation.id, 0)
-        seen[observation.id] = count + 1
+        same = seen.setdefault(observation.id, [])
+        bare = replace(observation, source=None)
+        if bare in same:
+            twice += 1
+            continue
+        same.append(bare)
+        count = len(same)
         out.append(
-            replace(observation, id=f"{observation.id}#{count + 1}") if count else observation
+            replace(observation, id=f"{observation.id}#{count}") if count > 1 else observation
         )
+    if twice:
+        ignored.append(f"{twice} observations are written twice (same id and content)")
     return out
 
 

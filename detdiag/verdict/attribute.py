@@ -84,7 +84,7 @@ def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
     causes = merge(known, mechanisms, analysis.table, analysis.divergence)
     if count.moved and any(m.explains == ("*",) for m in mechanisms):
         causes += _kept_beside_ties(known, causes, analysis)
-    held = pinned(analysis.table, rest, argmax)
+    held = pinned(analysis.table, rest, argmax, passive=bool(case.method.get("passive")))
     causes += _residue(analysis, causes, held)
     causes = _with_static(case, static, config + causes, analysis)
     named = [b for c in strong for b in (c.bundle,)] + [c.bundle for c in contributors]

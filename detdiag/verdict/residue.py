@@ -31,12 +31,17 @@ class Pinned:
     missing: tuple[str, ...]
 
 
-def pinned(table: Table, observations: Sequence[Observation], argmax: ArgmaxCount) -> Pinned:
-    """What is held fixed inside every condition of these observations."""
+def pinned(
+    table: Table, observations: Sequence[Observation], argmax: ArgmaxCount, *, passive: bool = False
+) -> Pinned:
+    """What is held fixed inside every condition of these observations.
+
+    In ``passive`` logs a concurrency of 1 is the client's own: it says nothing about others.
+    """
     recorded = set(table.constant) | {f for b in table.bundles for f in b.factors}
     solo = all(
         canonical_value(o.factors.get("batch_size")) == "1"
-        or canonical_value(o.factors.get("concurrency")) == "1"
+        or (not passive and canonical_value(o.factors.get("concurrency")) == "1")
         for o in observations
     )
     schedule = solo or "neighbours" in recorded

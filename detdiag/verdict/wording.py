@@ -60,6 +60,8 @@ def clean_sentence(n: int, conditions: int) -> str:
 
 
 def too_few_sentence(n: int) -> str:
+    if not n:
+        return "Inconclusive: no outputs are recorded, so there is nothing to compare."
     return (
         f"Inconclusive: the {n} run{'s' if n != 1 else ''} under identical conditions agree, but "
         f"at least {ENOUGH_RUNS} are needed before that says anything; {n} still allow a rate of "

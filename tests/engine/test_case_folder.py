@@ -74,8 +74,11 @@ def test_factor_layers_may_come_with_the_record(tmp_path: Path) -> None:
 
 
 def test_equal_ids_in_one_file_are_told_apart(tmp_path: Path) -> None:
-    lines(tmp_path / "observations.jsonl", *[{"id": "a", "output": {"text": "x"}}] * 3)
-    assert [o.id for o in load_case(tmp_path).observations] == ["a", "a#2", "a#3"]
+    rows = [{"id": "a", "output": {"text": "x"}, "factors": {"repeat": i}} for i in (0, 1, 2, 1)]
+    lines(tmp_path / "observations.jsonl", *rows)
+    case = load_case(tmp_path)
+    assert [o.id for o in case.observations] == ["a", "a#2", "a#3"]
+    assert any("written twice" in note for note in case.ignored)
 
 
 @pytest.mark.parametrize(("temperature", "layer"), [(0.001, "config"), (0, None)])

@@ -280,3 +280,25 @@ def test_clocked_prompts_do_not_count_as_equal_bytes() -> None:
     assert report["verdict"]["layer"] == "input"
     layer = next(r for r in report["layers"] if r["layer"] == "input")
     assert not [f for f in layer["findings"] if f["outcome"] == "passed"]
+
+
+def test_observations_without_logprobs_are_not_compared_with_those_that_have_them() -> None:
+    """Half of each arm carries log-probabilities; they move with the cache, the text never."""
+
+    def answer(f, r, q):
+        if r % 2:
+            return Output(text="a")
+        return tokens(("a", {"a": -0.25 - 0.125 * bool(f["cached_tokens"]), "b": -3.0}))
+
+    rows = observe({"cached_tokens": [0, 256]}, answer, repeats=12,
+                   fixed={"batch_size": 1, "process": "p1"})  # fmt: skip
+    found = verdict(rows)
+    assert (found["layer"], found["divergence"]) == ("batch", "bitwise")
+
+
+def test_passive_logs_never_confirm_and_never_pin_the_server() -> None:
+    rows = observe({}, lambda f, r, q: f"v{r % 3}", fixed={"concurrency": 1}, repeats=10)
+    assert verdict(rows, method={"passive": True})["status"] == "inconclusive"
+    by_replica = observe({"replica": ["a", "b"]}, lambda f, r, q: f["replica"])
+    found = verdict(by_replica, method={"passive": True})
+    assert (found["layer"], found["confidence"]) == ("version", "suspected")
