@@ -134,8 +134,9 @@ class _Recorder:
             cell.inputs[name] = {
                 kind: (tuple(part.shape), row_digests(part)) for kind, part in found.items()
             }
-            if not tensor.dtype.is_floating_point and tensor.dim() == 2:
-                cell.integers[name] = next(iter(found.values())).tolist()
+            values = next(iter(found.values()))
+            if not tensor.dtype.is_floating_point and values.dim() == 1:
+                cell.integers[name] = values.tolist()
         self._open.append(cell)
 
     def after(self, path: str, output: Any) -> None:

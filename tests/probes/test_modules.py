@@ -121,3 +121,19 @@ def test_hooks_are_gone_after_recording() -> None:
     made = tiny.target()
     log(made, made.pad([ROW]))
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in made.model.modules())
+
+
+def test_only_one_integer_a_token_counts_as_a_position() -> None:
+    """Expert indices (tokens, k) are no positions, whatever their dtype."""
+    made = tiny.target()
+    batch = made.pad([ROW])
+
+    class Takes(torch.nn.Module):
+        def forward(self, x: Tensor, index: Tensor) -> Tensor:
+            return x
+
+    model = torch.nn.Sequential()
+    model.add_module("experts", Takes())
+    with recording(model, batch) as found:
+        model.experts(torch.zeros(1, len(ROW), 4), torch.zeros(len(ROW), 2, dtype=torch.long))
+    assert found.cells[("experts", 0)].integers == {}
