@@ -111,10 +111,16 @@ def load_report(path: Path) -> tuple[dict[str, Any], Path | None]:
 
 
 def _from_record(path: Path) -> dict[str, Any]:
+    from dataclasses import replace
+
     from detdiag.evidence.record import read_record
     from detdiag.verdict import decide
 
-    return decide(read_record(path)).to_dict()
+    case = read_record(path)
+    known = {**case.series.get("reproduce", {}), "command": case.method.get("command")}
+    sha = case.series.get("record", {}).get("sha256")
+    series = {**case.series, "reproduce": {**known, "record_sha256": sha}}
+    return decide(replace(case, series=series)).to_dict()
 
 
 def _from_json(path: Path) -> dict[str, Any]:

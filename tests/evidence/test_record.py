@@ -84,7 +84,7 @@ def test_numbers_are_lossless(tmp_path_factory, value: float, whole: int) -> Non
 def test_a_cut_last_line_is_dropped(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "r.ndjson"
     write(path, Observation("a"), Observation("b" * 50))
-    path.write_bytes(path.read_bytes()[:-cut - 1])
+    path.write_bytes(path.read_bytes()[: -cut - 1])
     assert [o.id for o in read_record(path).observations] == ["a"]
 
 
