@@ -79,10 +79,11 @@ PADDING: Final = ("padded_length", "padding_side")
 
 
 def harmless_padding(trials: Trials) -> bool:
-    """Does padding only move logits by rounding, and flip nothing?
+    """Does padding only move logits by rounding, too little to flip any token here?
 
-    Positions that shift with padding, a change beyond rounding, or neighbours that matter in a
-    padded batch are not harmless. Neither is padding that was not measured.
+    Positions that shift with padding, a change beyond rounding, a token whose margin the change
+    could use up, or neighbours that matter in a padded batch are not harmless. Neither is padding
+    that was not measured.
     """
     if "batch.padding-positions" in trials.rules.values() or trials.distorting & set(PADDING):
         return False
@@ -93,9 +94,22 @@ def harmless_padding(trials: Trials) -> bool:
             changed = trials.contrast(condition.name, against)
             if changed is None or (factor == "neighbours" and not changed.bit_equal):
                 return False
-            if factor in PADDING and changed.flips:
+            if factor in PADDING and (changed.flips or _at_risk(trials, condition, against)):
                 return False
     return True
+
+
+def _at_risk(trials: Trials, condition: Condition, against: str) -> int:
+    """Positions whose top-1 to top-2 margin is at most twice the largest change there; exact
+    ties are left out, as they are open whatever the padding does."""
+    other = trials.conditions[against].tested[0]
+    a, b = trials.first(against, other), trials.first(condition.name, condition.tested[0])
+    assert a is not None
+    assert b is not None
+    change = (a.logits.float() - b.logits.float()).abs().amax(dim=-1)
+    top = a.logits.float().topk(2, dim=-1).values
+    margin = top[..., 0] - top[..., 1]
+    return int(((margin > 0) & (margin <= 2 * change)).sum())
 
 
 def tried(trials: Trials, factor: str) -> int:
