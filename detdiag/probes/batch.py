@@ -14,8 +14,10 @@ from detdiag.layers import Layer
 from detdiag.probes import batch_findings, batch_wording, free_runs, margins
 from detdiag.probes.batch_runs import ARM_REPEATS, base_runs, drift, history, sweep, tried_condition
 from detdiag.probes.conditions import (
+    Condition,
     detail_conditions,
     mirrored_conditions,
+    padding_conditions,
 )
 from detdiag.probes.history import other_rows
 from detdiag.probes.interface import ProbeContext
@@ -56,12 +58,15 @@ class BatchProbe:
             yield from base_runs(context, trials, BASE_REPEATS if not index else 3)
             if not index:
                 yield from history(context, trials, left)
+            held: list[Observation] = []
+            if sizes and not index:
+                for condition in padding_conditions(trials.ref):
+                    yield from _kept_back(context, trials, condition, left, held)
             yield from sweep(context, trials, sizes, left)
             if not index:
                 yield from drift(context, trials, sizes, left)
             if sizes and not index:
                 yield from batch_findings.findings(context, trials, left, SHAPE_FACTORS)
-                held: list[Observation] = []
                 yield from _details(context, trials, sizes[0], left, held)
                 yield from batch_findings.findings(context, trials, left, CONTENT_FACTORS)
                 yield from _released(trials, held)
@@ -96,11 +101,23 @@ def _details(
     vocab = int(trials.base.logits.shape[-1])
     reserve_s = 4 * bench(context).clock.forward_s(1 + size, len(trials.ref.row))
     for condition in detail_conditions(trials.ref, size, others, vocab, context.plan.seed):
-        for event in tried_condition(context, trials, condition, left, reserve_s):
-            if condition.padded_length > len(trials.ref.row) and isinstance(event, Observation):
-                held.append(event)
-            else:
-                yield event
+        yield from _kept_back(context, trials, condition, left, held, reserve_s)
+
+
+def _kept_back(
+    context: ProbeContext,
+    trials: Trials,
+    condition: Condition,
+    left: list[str],
+    held: list[Observation],
+    reserve_s: float = 0.0,
+) -> Iterator[Event]:
+    """Run ``condition``; observations of padded rows go to ``held``."""
+    for event in tried_condition(context, trials, condition, left, reserve_s):
+        if condition.padded_length > len(trials.ref.row) and isinstance(event, Observation):
+            held.append(event)
+        else:
+            yield event
 
 
 def _released(trials: Trials, held: list[Observation]) -> Iterator[Event]:

@@ -75,10 +75,25 @@ def size_conditions(ref: Reference, sizes: Sequence[int]) -> list[Condition]:
     ]
 
 
+def padding_conditions(ref: Reference) -> tuple[Condition, Condition]:
+    """The prompt alone behind padding, left and right: as cheap as a solo run."""
+    wide = len(ref.row) + EXTRA_PADDING
+    return (
+        Condition("padded left", (ref.row,), wide, contrasts=(("padded_length", BASE),)),
+        Condition(
+            "padded right",
+            (ref.row,),
+            wide,
+            padding_side="right",
+            contrasts=(("padding_side", "padded left"),),
+        ),
+    )
+
+
 def detail_conditions(
     ref: Reference, size: int, others: Sequence[Sequence[int]], vocab: int, seed: int
 ) -> Iterator[Condition]:
-    """Neighbour content at one shape, then padding, then longer neighbours, at batch ``size``."""
+    """Neighbour content at one shape, a padded batch, then longer neighbours, at ``size``."""
     length = len(ref.row)
     text = _fit(others[0] if others else tuple(reversed(ref.row)), length)
     noise = noise_row(length, vocab, seed)
@@ -92,14 +107,6 @@ def detail_conditions(
             contrasts=(("neighbours", size_name),),
         )
     wide = length + EXTRA_PADDING
-    yield Condition("padded left", (ref.row,), wide, contrasts=(("padded_length", BASE),))
-    yield Condition(
-        "padded right",
-        (ref.row,),
-        wide,
-        padding_side="right",
-        contrasts=(("padding_side", "padded left"),),
-    )
     yield Condition(
         f"{size_name}, padded",
         (ref.row,) * size,

@@ -12,7 +12,12 @@ import torch
 from detdiag.evidence.record import dumps, encode
 from detdiag.layers import LAYERS
 from detdiag.probes.child import run_child
-from detdiag.probes.conditions import base_condition, detail_conditions, size_conditions
+from detdiag.probes.conditions import (
+    base_condition,
+    detail_conditions,
+    padding_conditions,
+    size_conditions,
+)
 from detdiag.probes.registry import BUDGET_SHARES, PROBES, load_probe
 from detdiag.probes.runs import Reference
 from detdiag.probes.toggles import toggles_for
@@ -51,8 +56,9 @@ def test_ten_reruns_stand_whatever_the_budget() -> None:
 def test_every_contrast_is_one_factor_apart() -> None:
     ref = Reference(Prompt("p", "x"), tuple(range(5, 20)), tuple(range(30, 40)))
     details = list(detail_conditions(ref, 2, [tuple(range(40, 60))], 96, 0))
-    known = {c.name: c for c in [base_condition(ref), *size_conditions(ref, (1, 2, 8)), *details]}
-    assert len(known) == 3 + 6
+    plain = [base_condition(ref), *size_conditions(ref, (1, 2, 8)), *padding_conditions(ref)]
+    known = {c.name: c for c in [*plain, *details]}
+    assert len(known) == 5 + 4
     for condition in known.values():
         for factor, against in condition.contrasts:
             a, b = condition.factors(0, 0), known[against].factors(0, 0)
