@@ -55,7 +55,9 @@ def run(
     output: Annotated[list[Path] | None, typer.Option("-o", "--output", help=OUTPUT_HELP)] = None,
     only: Annotated[str | None, typer.Option(help="Layers to walk, comma separated.")] = None,
     skip: Annotated[str | None, typer.Option(help="Layers to leave out.")] = None,
-    budget: Annotated[str, typer.Option(help="Wall time of the walk: 90s, 3m, 1h.")] = "3m",
+    budget: Annotated[
+        str | None, typer.Option(help="Wall time of the walk: 90s, 1h (3m; the demo 40s).")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the walk.")] = 0,
     resume: Annotated[Path | None, typer.Option(help="Continue this record.")] = None,
     plotly: Annotated[str, typer.Option(help="embed, none or cdn.")] = "embed",
@@ -91,7 +93,7 @@ def run(
         attn=attn, trust_remote_code=trust_remote_code, revision=revision,
         generate_kwargs=generate_kwargs, max_new_tokens=max_new_tokens, batch_sizes=batch_sizes,
         repeats=repeats, baseline=baseline, only=layer_list(only), skip=layer_list(skip),
-        budget_s=parse_budget(budget), seed=seed, resume=resume, outputs=tuple(outputs),
+        budget_s=parse_budget(budget or ("40s" if wanted else "3m")), seed=seed, resume=resume, outputs=tuple(outputs),
         quiet=quiet, demo_fault=demo_fault, command=command_line(),
     )  # fmt: skip
     finish(*(diagnose_demo(options) if wanted else diagnose_model(options)), sinks=sinks)

@@ -326,7 +326,8 @@ def ranked(causes: Sequence[Cause]) -> list[Cause]:
 
 def first_locus(causes: Sequence[Cause]) -> Locus | None:
     """Where the named cause starts; where it has no place (sampling, say), where the next does."""
-    return next((c.finding.locus for c in causes if c.finding.locus is not None), None)
+    places = [c.finding.locus for c in causes if c.finding.locus is not None]
+    return next((p for p in places if p.module is not None), places[0] if places else None)
 
 
 assert set(MECHANISM_LAYERS) <= set(LAYERS)
