@@ -93,7 +93,8 @@ def run(
         attn=attn, trust_remote_code=trust_remote_code, revision=revision,
         generate_kwargs=generate_kwargs, max_new_tokens=max_new_tokens, batch_sizes=batch_sizes,
         repeats=repeats, baseline=baseline, only=layer_list(only), skip=layer_list(skip),
-        budget_s=parse_budget(budget or ("40s" if wanted else "3m")), seed=seed, resume=resume, outputs=tuple(outputs),
+        budget_s=parse_budget(budget or ("40s" if wanted else "3m")),
+        seed=seed, resume=resume, outputs=tuple(outputs),
         quiet=quiet, demo_fault=demo_fault, command=command_line(),
     )  # fmt: skip
     finish(*(diagnose_demo(options) if wanted else diagnose_model(options)), sinks=sinks)
