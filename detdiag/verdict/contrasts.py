@@ -79,8 +79,8 @@ def controls(table: Table, level: Level) -> list[Control]:
             pairs = _pairs(len(classes))
             k, n = k + pairs - sum(_pairs(c) for c in Counter(classes).values()), n + pairs
             by_query[query] += len(classes)
-        condition = tuple((b.label, v) for b, v in zip(table.bundles, values, strict=True))
-        out.append(Control(condition, k, n, by_query.total(), max(by_query.values())))
+        named = tuple((b.label, v) for b, v in zip(table.bundles, values, strict=True))
+        out.append(Control(named, k, n, by_query.total(), max(by_query.values())))
     return out
 
 
