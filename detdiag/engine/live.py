@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import shlex
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -66,6 +68,10 @@ def diagnose(run: LiveRun) -> Case:
                     run.target, run.plan, record, progress, selection,
                     {**run.scratch, "fingerprint": run.fingerprint},
                 )  # fmt: skip
+    except KeyboardInterrupt:
+        kept = shlex.quote(str(run.record_path))
+        print(f"kept {kept}; go on with: {run.command} --resume {kept}", file=sys.stderr)
+        raise
     finally:
         progress.close()
     return read_record(run.record_path)
