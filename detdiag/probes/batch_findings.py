@@ -56,7 +56,8 @@ def findings(
             and follows_tokens(context, trials, condition, birth, logs[0])
         )
         finding = contrast_finding(context, trials, factor, cases, birth, compared, tokens_alone)
-        if birth is not None and finding.mechanism:
+        beside_noise = bool(_stabiliser(trials).sources)
+        if birth is not None and finding.mechanism and (birth.beyond_rounding or not beside_noise):
             finding = _pinned(context, trials, finding, birth, cases[0], logs[0])
         if factor == "batch_size" and not _stabiliser(trials).sources:
             drawn = yield from _proved(context, trials, condition, finding, left)
@@ -75,7 +76,10 @@ def _pinned(
     case: tuple[Condition, str, int],
     clean: ModuleLog,
 ) -> Finding:
-    """The finding as proven if this one module's output, pinned, makes the bits agree again."""
+    """The finding as proven if this one module's output, pinned, makes the bits agree again.
+
+    Not asked for rounding beside a fault that keeps runs from repeating: that fault comes first.
+    """
     condition, against, row = case
     stabiliser = _stabiliser(trials)
     held = {**stabiliser.pinned, **pins(clean, [birth.path])}
