@@ -56,9 +56,10 @@ def findings(
             and follows_tokens(context, trials, condition, birth, logs[0])
         )
         finding = contrast_finding(context, trials, factor, cases, birth, compared, tokens_alone)
-        beside_noise = bool(_stabiliser(trials).sources)
-        if birth is not None and finding.mechanism and (birth.beyond_rounding or not beside_noise):
-            finding = _pinned(context, trials, finding, birth, cases[0], logs[0])
+        stable = not _stabiliser(trials).sources
+        if birth is not None and finding.mechanism:
+            if stable or birth.beyond_rounding or tokens_alone:
+                finding = _pinned(context, trials, finding, birth, cases[0], logs[0])
         if factor == "batch_size" and not _stabiliser(trials).sources:
             drawn = yield from _proved(context, trials, condition, finding, left)
         else:
