@@ -1,0 +1,317 @@
+"""What a server can do, found by asking: nothing is assumed from its name or version.
+
+Refused (400, 404, 422) and silently absent are different answers and are kept apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from detdiag.evidence.adapters import bodies
+from detdiag.targets.endpoint import wire
+from detdiag.targets.endpoint.client import Client, EndpointError, Reply
+from detdiag.targets.prompts import Prompt
+
+LADDER: Final = (20, 8, 5, 1)
+State = Literal["yes", "refused", "absent", "error"]
+INFO_PATHS: Final = {
+    "version": "/version",
+    "props": "/props",
+    "server_info": "/get_server_info",
+    "ollama_version": "/api/version",
+    "tgi_info": "/info",
+    "metrics": "/metrics",
+    "models": "v1:/models",
+}
+_INFO_FIELDS: Final = (
+    "version", "build_info", "total_slots", "model_path", "model_alias", "n_ctx", "model_id",
+    "model_dtype", "docker_label", "sha", "served_model_name", "disable_radix_cache",
+    "max_running_requests", "enable_deterministic_inference", "attention_backend", "tp_size",
+    "dp_size", "quantization", "kv_cache_dtype", "max_batch_total_tokens", "schedule_policy",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """``state`` of one thing asked for; ``note`` says what the server answered."""
+
+    name: str
+    state: State
+    note: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        return {"name": self.name, "state": self.state, "note": self.note}
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """``chat`` / ``completions`` are usable paths; ``top`` / ``completions_top`` how many
+    alternatives come back there (0: none). ``family`` is vllm, sglang, llamacpp, tgi, ollama or
+    None; ``info`` holds plain facts that the server told about itself."""
+
+    chat: bool = False
+    completions: bool = False
+    top: int = 0
+    completions_top: int = 0
+    tokenize: bool = False
+    continues: bool = False
+    """Does chat accept ``continue_final_message`` (vLLM, SGLang)?"""
+    token_ids: bool = False
+    """Does the server return token ids (vLLM ``return_token_ids``)?"""
+    length_field: str = "max_tokens"
+    metrics: Literal["vllm", "sglang", "llamacpp", "tgi"] | None = None
+    family: str | None = None
+    found: tuple[Capability, ...] = ()
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def rows(self) -> list[dict[str, str]]:
+        return [c.to_dict() for c in self.found]
+
+
+async def explore(
+    client: Client, model: str, template: Mapping[str, Any], prompt: Prompt
+) -> Capabilities:
+    """Ask once for each capability: about a dozen small requests.
+
+    Raises :class:`EndpointError` where neither chat nor completions answers at all.
+    """
+    told, info, metrics = await _information(client)
+    asked = dict(wire.fixed_fields(template)) | {"model": model}
+    name = wire.length_field(template)
+    chat, name = await _ladder(client, asked, prompt, name, chat=True)
+    legacy, _ = await _ladder(client, asked, prompt, "max_tokens", chat=False)
+    if chat.top is None and legacy.top is None:
+        raise chat.error or EndpointError("no-answer", "neither chat nor completions answers")
+    extras = await _extras(client, asked, prompt, name, chat.top is not None, legacy)
+    family = metrics or _family(info)
+    found = (
+        Capability("chat completions", *chat.usable()),
+        Capability("chat log-probabilities", chat.state, chat.note),
+        Capability("/v1/completions", *legacy.usable()),
+        Capability("completions log-probabilities", legacy.state, legacy.note),
+        *extras,
+        *told,
+    )
+    states = {c.name: c.state == "yes" for c in found}
+    return Capabilities(
+        chat.top is not None, legacy.top is not None, chat.top or 0, legacy.top or 0,
+        states["/tokenize"], states["continue_final_message"], states["return_token_ids"],
+        name, metrics, family, found, info,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Rung:
+    """``top`` None: the path does not answer. ``note`` says where the ladder stopped and why."""
+
+    top: int | None
+    state: State
+    note: str
+    error: EndpointError | None = None
+
+    def usable(self) -> tuple[State, str]:
+        if self.top is not None:
+            return "yes", ""
+        return ("refused" if self.error and self.error.status else "error"), self.note
+
+
+async def _ladder(
+    client: Client, asked: Mapping[str, Any], prompt: Prompt, name: str, *, chat: bool
+) -> tuple[_Rung, str]:
+    """Climb down from 20 alternatives to none; returns what answered and the length field."""
+    path = wire.CHAT if chat else wire.COMPLETIONS
+    body = {**asked, **_prompt(prompt, chat), name: 1}
+    refusal = ""
+    for top in (*LADDER, 0):
+        try:
+            _, decoded = await client.post_json(path, wire.with_logprobs(body, top, chat=chat))
+        except EndpointError as error:
+            if error.status not in (400, 404, 405, 422, 501):
+                if error.status in (401, 403) or error.kind in ("unreachable", "spent"):
+                    raise
+                return _Rung(None, "error", error.message, error), name
+            if _wants_other_length(error, name):
+                return await _ladder(client, asked, prompt, "max_completion_tokens", chat=chat)
+            refusal = refusal or f"{top} alternatives: {error.message}"
+            if error.status in (404, 405, 501) or not top:
+                return _Rung(None, "refused", error.message, error), name
+            continue
+        if not bodies.outputs(decoded):
+            return _Rung(None, "error", "the reply holds no answer", _no_answer()), name
+        return _climbed(decoded, top, refusal), name
+    raise AssertionError("the last rung returns")
+
+
+def _climbed(decoded: Any, top: int, refusal: str) -> _Rung:
+    got = max((len(p.top) for p in bodies.outputs(decoded)[0].positions or ()), default=0)
+    if got:
+        return _Rung(got if got < top else top, "yes", refusal or f"{got} alternatives a token")
+    if refusal:
+        return _Rung(0, "refused", refusal)
+    return _Rung(0, "absent", f"asked for {top}, the reply holds none and no error")
+
+
+def _no_answer() -> EndpointError:
+    return EndpointError("no-answer", "the reply holds no answer in a known shape")
+
+
+def _wants_other_length(error: EndpointError, name: str) -> bool:
+    return name == "max_tokens" and "max_completion_tokens" in error.body
+
+
+def _prompt(prompt: Prompt, chat: bool) -> dict[str, Any]:
+    if chat:
+        return {"messages": wire.chat_messages(prompt)}
+    return {
+        "prompt": prompt.text or "\n".join(str(m.get("content")) for m in prompt.messages or ())
+    }
+
+
+async def _extras(
+    client: Client,
+    asked: Mapping[str, Any],
+    prompt: Prompt,
+    name: str,
+    chat: bool,
+    legacy: _Rung,
+) -> list[Capability]:
+    out = [await _tokenize(client, str(asked["model"]))]
+    path = wire.CHAT if chat else wire.COMPLETIONS
+    body = {**asked, **_prompt(prompt, chat), name: 1}
+    out.append(await _token_ids(client, path, body))
+    out.append(await _continues(client, body, name) if chat else Capability(
+        "continue_final_message", "refused", "no chat path"
+    ))  # fmt: skip
+    return out
+
+
+async def _tokenize(client: Client, model: str) -> Capability:
+    for body in ({"model": model, "prompt": "one two"}, {"content": "one two"}):
+        try:
+            _, decoded = await client.post_json("/tokenize", body, retry=False)
+        except EndpointError as error:
+            note = error.message
+            continue
+        if isinstance(decoded, Mapping) and isinstance(decoded.get("tokens"), list):
+            return Capability("/tokenize", "yes", f"{len(decoded['tokens'])} tokens for two words")
+        note = "the reply holds no tokens"
+    return Capability("/tokenize", "refused", note)
+
+
+async def _token_ids(client: Client, path: str, body: Mapping[str, Any]) -> Capability:
+    try:
+        _, decoded = await client.post_json(path, {**body, "return_token_ids": True})
+    except EndpointError as error:
+        return Capability("return_token_ids", "refused", error.message)
+    found = bodies.outputs(decoded)
+    if found and found[0].token_ids is not None:
+        return Capability("return_token_ids", "yes")
+    return Capability("return_token_ids", "absent", "the field is ignored")
+
+
+async def _continues(client: Client, body: Mapping[str, Any], name: str) -> Capability:
+    """An assistant message that ends the request is only a prefix if the prompt grows by its
+    tokens and no turn: two lengths of the prefix tell."""
+    counts = []
+    for prefix in ("", " one one one"):
+        last = {"role": "assistant", "content": "one" + prefix}
+        probe = {
+            **body,
+            "messages": [*body["messages"], last],
+            "continue_final_message": True,
+            "add_generation_prompt": False,
+        }
+        try:
+            _, decoded = await client.post_json(wire.CHAT, probe)
+        except EndpointError as error:
+            return Capability("continue_final_message", "refused", error.message)
+        usage = decoded.get("usage") if isinstance(decoded, Mapping) else None
+        counts.append((usage or {}).get("prompt_tokens"))
+        if not bodies.outputs(decoded):
+            return Capability("continue_final_message", "absent", "an empty reply")
+    note = f"prompt_tokens {counts[0]} and {counts[1]}"
+    return Capability("continue_final_message", "yes", note)
+
+
+async def _information(
+    client: Client,
+) -> tuple[list[Capability], dict[str, Any], Any]:
+    found: list[Capability] = []
+    info: dict[str, Any] = {}
+    metrics = None
+    for name, path in INFO_PATHS.items():
+        shown = path.replace("v1:", "/v1")
+        try:
+            reply = await client.call("GET", path, retry=False, timeout_s=10.0)
+        except EndpointError as error:
+            if error.kind in ("unreachable", "spent"):
+                raise
+            found.append(Capability(shown, "error", error.message))
+            continue
+        if name == "metrics":
+            metrics = metrics_family(reply)
+            found.append(_metrics_capability(shown, reply, metrics))
+            continue
+        facts = _facts(reply)
+        usable = reply.status == 200 and bool(facts)
+        found.append(Capability(shown, "yes" if usable else "refused", f"HTTP {reply.status}"))
+        if usable:
+            info[name] = facts
+    return found, info, metrics
+
+
+def _facts(reply: Reply) -> dict[str, Any]:
+    if reply.status != 200:
+        return {}
+    try:
+        decoded = reply.json()
+    except EndpointError:
+        return {}
+    if isinstance(decoded, Mapping) and isinstance(decoded.get("data"), list):
+        entries = [e for e in decoded["data"] if isinstance(e, Mapping)]
+        owners = sorted({str(e.get("owned_by"))[:80] for e in entries[:20]})
+        return {"ids": [str(e.get("id"))[:200] for e in entries[:20]], "owned_by": owners}
+    if not isinstance(decoded, Mapping):
+        return {}
+    plain = {k: decoded[k] for k in _INFO_FIELDS if isinstance(decoded.get(k), (str, int, float))}
+    return {k: v[:200] if isinstance(v, str) else v for k, v in plain.items()}
+
+
+def metrics_family(reply: Reply) -> Any:
+    """Whose metrics these are, from the names of their series."""
+    if reply.status != 200:
+        return None
+    text = reply.body.decode("utf-8", "replace")
+    for needle, name in (
+        ("vllm:num_requests_running", "vllm"),
+        ("sglang:num_running_reqs", "sglang"),
+        ("llamacpp:requests_processing", "llamacpp"),
+        ("tgi_batch_current_size", "tgi"),
+    ):
+        if needle in text:
+            return name
+    return None
+
+
+def _metrics_capability(shown: str, reply: Reply, family: str | None) -> Capability:
+    if reply.status != 200:
+        return Capability(shown, "refused", f"HTTP {reply.status}")
+    if family is None:
+        return Capability(shown, "absent", "no gauge of running requests that is known")
+    return Capability(shown, "yes", f"names of {family}")
+
+
+def _family(info: Mapping[str, Any]) -> str | None:
+    owners = " ".join(info.get("models", {}).get("owned_by", ())).lower()
+    for needle in ("vllm", "sglang", "llamacpp"):
+        if needle in owners:
+            return needle
+    if "props" in info:
+        return "llamacpp"
+    if "server_info" in info:
+        return "sglang"
+    if "tgi_info" in info:
+        return "tgi"
+    return "ollama" if "ollama_version" in info and "version" not in info else None
