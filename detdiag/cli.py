@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
@@ -51,9 +52,20 @@ def _root(
     pass
 
 
-for _name in COMMANDS:
-    if importlib.util.find_spec(f"detdiag.commands.{_name}") is not None:
-        importlib.import_module(f"detdiag.commands.{_name}").register(app)
+_registered: set[str] = set()
+
+
+def _register(words: Sequence[str]) -> None:
+    """Add the command that ``words`` call, or all of them where help needs the list.
+
+    Importing ten command modules costs more than the work of the quick ones.
+    """
+    called = words[0] if words else None
+    names = (called,) if called in COMMANDS else COMMANDS
+    for name in names:
+        if name not in _registered and importlib.util.find_spec(f"detdiag.commands.{name}"):
+            importlib.import_module(f"detdiag.commands.{name}").register(app)
+            _registered.add(name)
 
 
 def main() -> None:
@@ -61,6 +73,7 @@ def main() -> None:
     # Idle OpenMP threads sleep instead of spinning: the same arithmetic, and on a machine that is
     # busy with other work up to ten times faster. Read once, when torch loads its runtime.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _register(sys.argv[1:])
     try:
         code = app(standalone_mode=False)
     except DetdiagError as error:

@@ -60,3 +60,17 @@ def test_help_does_not_import_pandas_or_rich() -> None:
     )
     modules = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
     assert not modules & {"pandas", "scipy", "plotly", "jinja2", "httpx", "yaml"}
+
+
+def test_audit_imports_only_what_it_uses() -> None:
+    """One file is audited in 0.4 s, start to finish; each of these packages costs too much of it."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "detdiag", "audit", str(CASE / "request.json")],
+        capture_output=True,
+        text=True,
+    )
+    modules = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+    assert "detdiag.audit.deployment" in modules
+    heavy = {"pandas", "scipy", "plotly", "jinja2", "httpx", "pydantic", "rich", "numpy"}
+    assert not modules & heavy
+    assert "detdiag.commands.run" not in modules
