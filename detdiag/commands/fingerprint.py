@@ -1,16 +1,19 @@
-"""``detdiag fingerprint``: take one, compare two, or group many. Reads files only."""
+"""``detdiag fingerprint``: take one, compare two, or group many: files, folders, servers."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from detdiag.errors import DetdiagError, Exit
+
+if TYPE_CHECKING:
+    from detdiag.fingerprint.sources import Source
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +32,24 @@ def fingerprint(
         list[Path] | None,
         typer.Option("--model", help="Model folder or weight file; repeat it to group many."),
     ] = None,
+    endpoint: Annotated[
+        list[str] | None,
+        typer.Option("--endpoint", help="URL of a live server; repeat it to group replicas."),
+    ] = None,
+    model_name: Annotated[
+        str | None,
+        typer.Option(help="Model to ask the servers for (default: the only one they list)."),
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable that holds the servers' key.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help="Header to send to the servers, as NAME=VALUE.")
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(help="Compare with this fingerprint, record or report: what moved since."),
+    ] = None,
     output: Annotated[
         list[Path] | None,
         typer.Option("--output", "-o", help="Write here (a fingerprint, or a report of the diff)."),
@@ -43,25 +64,35 @@ def fingerprint(
     ] = None,
 ) -> None:
     """Exit 0: taken, or nothing differs that can change the output; 1: something does."""
-    models, given = model or [], prints or []
-    if models and given:
-        given, models = [*given, *models], []
+    from detdiag.fingerprint.sources import of_machine, of_paths, of_servers
+
+    given, models, urls, out = prints or [], model or [], endpoint or [], output or []
+    if not urls and (model_name or api_key_env or header):
+        raise DetdiagError("--model-name, --api-key-env and --header go with --endpoint")
+    followed = history is not None or baseline is not None
+    if followed and len(given) + len(models) + len(urls) > 1:
+        raise DetdiagError(
+            "--history and --baseline take one model folder, fingerprint or endpoint at a time"
+        )
+    whole = followed or (len(models) == 1 and not given and not urls)
+    sources = of_paths([*given, *models], threads, machine=whole)
+    sources += of_servers(urls, model_name, api_key_env, header or [])
     if history is not None:
-        _follow(history, [*given, *models], as_json, threads)
-    if not given and len(models) <= 1:
-        _take(models[0] if models else None, output or [], threads)
-    elif len(given) == 1:
+        _follow(history, sources, as_json)
+    if baseline is not None:
+        (before,) = of_paths([baseline], threads)
+        _compare(before, (sources or [of_machine()])[0], out, as_json)
+    if len(given) == 1 and len(sources) == 1:
         raise DetdiagError("one fingerprint given; comparing needs two or more", path=given[0])
-    elif len(given) == 2:
-        _compare(given[0], given[1], output or [], as_json, threads)
+    if len(sources) <= 1:
+        _show((sources or [of_machine()])[0].facts, out)
+    elif given and len(sources) == 2:
+        _compare(sources[0], sources[1], out, as_json)
     else:
-        _group(given or models, output or [], as_json, threads)
+        _group(sources, out, as_json)
 
 
-def _take(model: Path | None, output: list[Path], threads: int | None) -> None:
-    from detdiag.fingerprint.collect import fingerprint as take
-
-    facts = take(model, threads=threads)
+def _show(facts: Mapping[str, Any], output: list[Path]) -> None:
     text = json.dumps(facts, ensure_ascii=True, indent=1) + "\n"
     if not output:
         print(text, end="")
@@ -70,17 +101,16 @@ def _take(model: Path | None, output: list[Path], threads: int | None) -> None:
         print(f"wrote {path}", file=sys.stderr)
 
 
-def _follow(history: Path, sources: list[Path], as_json: bool, threads: int | None) -> None:
+def _follow(history: Path, sources: Sequence[Source], as_json: bool) -> NoReturn:
     """Exit 1 when the newest entry differs from the one before it."""
-    from detdiag.fingerprint.collect import fingerprint as take
     from detdiag.fingerprint.history import append, change_points, entries
 
-    if len(sources) > 1:
-        raise DetdiagError("--history takes one model folder or fingerprint at a time")
     if not sources and not history.exists():
-        raise DetdiagError("no such history; name a model folder to start one", path=history)
+        raise DetdiagError(
+            "no such history; name a model folder or an endpoint to start one", path=history
+        )
     for source in sources:
-        append(history, take(source, threads=threads) if source.is_dir() else _load(source, None))
+        append(history, source.facts)
     kept = entries(history)
     points = change_points(kept)
     if as_json:
@@ -113,42 +143,18 @@ def _write_text(path: Path, text: str) -> None:
         raise DetdiagError(f"cannot write: {error.strerror}", path=path) from error
 
 
-def _load(path: Path, threads: int | None) -> Mapping[str, Any]:
-    """A fingerprint file, the fingerprint in a report or a record, or that of a model folder's
-    files (no machine facts)."""
-    from detdiag.fingerprint.collect import model_section
-    from detdiag.inputs.compare import read_bytes
-    from detdiag.inputs.json_text import parse_json, plain
-
-    if path.is_dir() or path.suffix in (".safetensors", ".gguf", ".bin"):
-        return model_section(path, threads=threads)
-    if path.suffix == ".ndjson":
-        from detdiag.evidence.record import read_record
-
-        return read_record(path).fingerprint
-    facts = plain(parse_json(read_bytes(path), path))
-    if isinstance(facts, dict) and str(facts.get("schema", "")).startswith("detdiag.report/"):
-        facts = facts.get("fingerprint")
-    if not isinstance(facts, dict):
-        raise DetdiagError("expected a JSON object of version facts", path=path)
-    return facts
-
-
-def _names(paths: list[Path]) -> list[str]:
-    short = [path.name for path in paths]
-    return short if len(set(short)) == len(short) else [str(path) for path in paths]
-
-
-def _compare(a: Path, b: Path, output: list[Path], as_json: bool, threads: int | None) -> None:
+def _compare(a: Source, b: Source, output: list[Path], as_json: bool) -> NoReturn:
     from detdiag.fingerprint.behaviour import behaviour_findings
     from detdiag.fingerprint.diff import diff_fingerprints
     from detdiag.fingerprint.findings import fingerprint_findings
     from detdiag.fingerprint.weightdiff import value_comparison
 
-    left, right = _load(a, threads), _load(b, threads)
-    values = value_comparison(left, right, a, b) if a.is_dir() and b.is_dir() else None
+    left, right = a.facts, b.facts
+    values = None
+    if a.folder is not None and b.folder is not None:
+        values = value_comparison(left, right, a.folder, b.folder)
     rows = diff_fingerprints(left, right, values=values)
-    findings = fingerprint_findings(left, right, values=values, names=_pair(_names([a, b])))
+    findings = fingerprint_findings(left, right, values=values, names=_pair(a, b))
     findings += behaviour_findings(left, right, rows)
     differs = any(finding.outcome == "failed" for finding in findings)
     if as_json:
@@ -162,8 +168,10 @@ def _compare(a: Path, b: Path, output: list[Path], as_json: bool, threads: int |
     raise typer.Exit(int(Exit.ATTRIBUTED if differs else Exit.CLEAN))
 
 
-def _pair(names: list[str]) -> tuple[str, str]:
-    return names[0], names[1]
+def _pair(a: Source, b: Source) -> tuple[str, str]:
+    if a.name == b.name and a.folder and b.folder:
+        return str(a.folder), str(b.folder)
+    return a.name, b.name
 
 
 def _print_findings(findings: list[Any]) -> None:
@@ -175,7 +183,7 @@ def _print_findings(findings: list[Any]) -> None:
         if not rows:
             print(finding.summary)
             continue
-        print(visible(f"[{finding.severity}] {finding.summary.split(':')[0]}", 300))
+        print(visible(f"[{finding.severity}] {finding.summary.split(': ')[0]}", 300))
         for row in rows[:30]:
             text = row["text"] or f"{row['a']} against {row['b']}"
             words = f"  {row['field']}: {text}  (can change: {_effect(row)}; {row['acts_on']})"
@@ -189,7 +197,7 @@ def _effect(row: Mapping[str, Any]) -> str:
 
 
 def _report(
-    output: list[Path], findings: list[Any], table: list[Any], files: tuple[Path, Path]
+    output: list[Path], findings: list[Any], table: list[Any], pair: tuple[Source, Source]
 ) -> None:
     from detdiag.evidence.case import Case
     from detdiag.report import write_outputs
@@ -197,17 +205,19 @@ def _report(
 
     case = Case(
         findings=tuple(findings),
-        target={"kind": "fingerprints", "a": files[0].name, "b": files[1].name},
+        target={"kind": "fingerprints", "a": pair[0].name, "b": pair[1].name},
         series={"fingerprint_diff": table},
     )
     write_outputs(decide(case).to_dict(), output)
 
 
-def _group(paths: list[Path], output: list[Path], as_json: bool, threads: int | None) -> None:
+def _group(sources: Sequence[Source], output: list[Path], as_json: bool) -> NoReturn:
     from detdiag.fingerprint.groups import agreeing_groups, aspect_table
 
-    names = _names(paths)
-    prints = [(name, _load(path, threads)) for name, path in zip(names, paths, strict=True)]
+    for path in output:
+        if path.suffix != ".json":
+            raise DetdiagError("the table of groups is written as .json", path=path)
+    prints = [(source.name, source.facts) for source in sources]
     groups = agreeing_groups(prints)
     columns, rows = aspect_table(prints)
     shown = {

@@ -25,10 +25,38 @@ class Consequence:
     explains: tuple[str, ...] = ()
 
 
+_Row = tuple[str, Effect, Severity, Layer, str, tuple[str, ...]]
+
+
+def _server_rows() -> list[_Row]:
+    """Facts that only a live server tells (``reported.<route>.<path>``, probes)."""
+    return [
+        (
+            r"^reported\..*(num_\w*blocks|memory\w*|root|parent|path|dir|\.id|object|owned_by)$",
+            "inert", "info", "version", "noted", (),
+        ),
+        (r"^reported\..*(version|build_info)$", "inert", "info", "version", "noted", ()),
+        (
+            r"^reported\..*(prefix_cach|chunked_prefill|radix_cache|schedul|max_num_|max_running"
+            r"|block_size|total_slots|cuda_graph|overlap)",
+            "bits", "medium", "batch", "settings", ("prefix_cache", "chunked_prefill"),
+        ),
+        (r"^reported\..*(attention_backend|sampling_backend|deterministic|enforce_eager)",
+         "bits", "medium", "operator", "settings", ("attention_backend",)),
+        (r"^reported\..*(^|\.|_)(tp|dp|pp|ep)_size$", "bits", "medium", "operator", "parallelism",
+         ("tp", "expert_parallel")),
+        (r"^reported\.headers", "unknown", "low", "version", "reported", ("replica",)),
+        (r"^prompt_tokens", "tokens", "high", "input", "prompt-length",
+         ("prompt_digest", "template_digest")),
+        (r"^probe_text", "text", "high", "version", "answers", ()),
+    ]  # fmt: skip
+
+
 def _rows() -> list[tuple[re.Pattern[str], Consequence]]:
     library = ("library_versions", "engine_version")
-    table: list[tuple[str, Effect, Severity, Layer, str, tuple[str, ...]]] = [
+    table: list[_Row] = [
         (r"(created|schema|detdiag|hostname|note)$", "inert", "info", "version", "noted", ()),
+        *_server_rows(),
         (r"weights?_?\w*(digest|hash|sha\d*|md5|checksum)$|checkpoint", "bits", "high", "version",
          "weights", ("weights_digest",)),
         (

@@ -6,15 +6,17 @@ probes, template renders) it decides, not the bytes of the files.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from detdiag.evidence.finding import Severity
 from detdiag.fingerprint.consequence import EFFECT_ORDER, Consequence, Effect, consequence
+from detdiag.fingerprint.numerics import compare_numerics
 from detdiag.fingerprint.texts import template_fields, tokenizer_fields
-from detdiag.fingerprint.weightdiff import weight_field
+from detdiag.fingerprint.weightdiff import section, weight_field
 from detdiag.layers import Layer
 
 ABSENT: Final = "(absent)"
@@ -29,6 +31,9 @@ _PRESENCE_COUNTS: Final = (
 """Sections in which a field that is missing on one side is a difference (unset, not unrecorded)."""
 
 _SECTIONS: Final = ("weights", "tokenizer", "chat_template")
+_SERVER_SECTIONS: Final = {"numerics": "digests", "endpoint": "url"}
+"""Sections of a live server's fingerprint and a key that tells them: log-probabilities have their
+own comparison, and where the facts were taken is none."""
 _NO_FACTS: Final = frozenset(("schema", "created", "tool", "loaded"))
 """About the fingerprint file, or (``loaded``) compared by :mod:`detdiag.fingerprint.behaviour`."""
 _DIGESTS: Final = (
@@ -99,6 +104,16 @@ def _sections(
     ):
         if found is not None:
             yield _row(found.field, found.a, found.b, found.text, found.seen)
+    numerics = compare_numerics(a, b)
+    if numerics is not None:
+        row = _row("numerics", _digest_of(a), _digest_of(b), numerics.describe())
+        yield row if numerics.size == "rounding" else replace(row, acts_on="version")
+
+
+def _digest_of(facts: Mapping[str, Any]) -> str:
+    """The numerics of a fingerprint in one word."""
+    text = json.dumps(section(section(facts, "numerics"), "digests"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _plain_fields(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[FieldDiff]:
@@ -117,8 +132,8 @@ def _plain_fields(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[FieldD
 
 
 def _presence_counts(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    section = name.split(".")[0]
-    return section in _PRESENCE_COUNTS and section in a and section in b
+    part = name.split(".")[0]
+    return part in _PRESENCE_COUNTS and part in a and part in b
 
 
 def _row(field: str, a: Any, b: Any, text: str = "", seen: bool | None = None) -> FieldDiff:
@@ -142,13 +157,19 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in facts.items():
         if not prefix and key in _NO_FACTS:
             continue
-        if not prefix and (key in _DIGESTS or (key in _SECTIONS and isinstance(value, Mapping))):
+        if not prefix and (key in _DIGESTS or _is_section(key, value)):
             continue
         if isinstance(value, Mapping) and value:
             out |= _flat(value, f"{prefix}{key}.")
         else:
             out[f"{prefix}{key}"] = value
     return out
+
+
+def _is_section(key: str, value: Any) -> bool:
+    return isinstance(value, Mapping) and (
+        key in _SECTIONS or _SERVER_SECTIONS.get(key, "") in value
+    )
 
 
 def _same(a: Any, b: Any) -> bool:

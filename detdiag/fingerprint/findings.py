@@ -29,6 +29,9 @@ _WORDS: Final[dict[str, str]] = {
     "version.platform-changed": "the platform differs",
     "version.reported-changed": "the server reports another model, build or place",
     "version.numerics-changed": "the log-probabilities of fixed probes differ",
+    "version.answers-changed": "the answers to fixed probes differ",
+    "version.prompt-length-changed": "the same prompts become another number of tokens",
+    "version.settings-changed": "the servers' settings differ",
     "version.fact-changed": "facts of unknown consequence differ",
     "version.noted-changed": "differences that cannot change the output",
 }
@@ -36,7 +39,7 @@ _WORDS: Final[dict[str, str]] = {
 _PROOF: Final = frozenset(
     f"version.{name}-changed"
     for name in "weights tokenizer template system-prompt generation-config quantisation config "
-    "model-code dtype numerics".split()
+    "model-code dtype numerics answers prompt-length".split()
 )
 """Kinds for which the difference itself is the proof: other values go into the model."""
 

@@ -26,7 +26,10 @@ ASPECTS: Final[tuple[str, ...]] = (
     "engine_version",
     "system_fingerprint",
     "model_reported",
+    "prompt_tokens",
+    "tokenizer_probe_ids",
     "numerics",
+    "probe_text",
 )
 """Columns of the table, in the order in which a difference matters; absent ones are left out."""
 
@@ -83,6 +86,8 @@ def _mark(facts: Mapping[str, Any], column: str, seen: list[str]) -> str:
     value = facts[column]
     if column == "weights_digest":
         value = section(facts, "weights").get("digest", value)
+    if column == "numerics":
+        value = section(facts, "numerics").get("digests", value)
     text = json.dumps(value, sort_keys=True, default=str)
     if text not in seen:
         seen.append(text)
