@@ -46,10 +46,13 @@ class Behaviour:
     replicas: int = 1
     choose_replica: Literal["connection", "request"] = "connection"
     replica_header: bool = False
+    replica_fingerprints: bool = False
     kernel: str = ""
     """Name of the rounding that this build has; another name is another build."""
     response_cache: bool = False
     clock_in_template: bool = False
+    system: str = "be brief"
+    """System prompt of the template."""
     logprobs: Literal["full", "rounded", "rejected", "ignored"] = "full"
     max_logprobs: int = 20
     metrics: bool = True

@@ -39,7 +39,7 @@ def chat_body(engine: Engine, model: str, body: Mapping[str, Any], replica: int)
         }
         for index, reply in enumerate(replies)
     ]
-    return _wrapped(engine, model, "chat.completion", choices, replies, body)
+    return _wrapped(engine, model, "chat.completion", choices, replies, body, replica)
 
 
 def completion_body(
@@ -58,7 +58,7 @@ def completion_body(
         }
         for index, reply in enumerate(replies)
     ]
-    return _wrapped(engine, model, "text_completion", choices, replies, body)
+    return _wrapped(engine, model, "text_completion", choices, replies, body, replica)
 
 
 def _replies(engine: Engine, body: Mapping[str, Any], replica: int) -> list[Reply]:
@@ -119,7 +119,9 @@ def _wrapped(
     choices: list[dict[str, Any]],
     replies: list[Reply],
     body: Mapping[str, Any],
+    replica: int,
 ) -> dict[str, Any]:
+    behaviour = engine.behaviour
     prompt = replies[0].prompt
     completion = sum(len(reply.steps) for reply in replies)
     usage: dict[str, Any] = {
@@ -127,7 +129,7 @@ def _wrapped(
         "completion_tokens": completion,
         "total_tokens": len(prompt) + completion,
     }
-    if engine.behaviour.prefix_cache and engine.behaviour.report_cached:
+    if behaviour.prefix_cache and behaviour.report_cached:
         usage["prompt_tokens_details"] = {"cached_tokens": replies[0].cached}
     out: dict[str, Any] = {
         "id": f"cmpl-{next(_NUMBERS):08x}",
@@ -136,7 +138,9 @@ def _wrapped(
         "model": model,
         "choices": choices,
         "usage": usage,
-        "system_fingerprint": engine.behaviour.fingerprint,
+        "system_fingerprint": f"{behaviour.fingerprint}-{replica}"
+        if behaviour.replica_fingerprints
+        else behaviour.fingerprint,
     }
     if body.get("return_token_ids"):
         out["prompt_token_ids"] = list(prompt)

@@ -72,7 +72,7 @@ class Engine:
         if self.behaviour.clock_in_template:
             clock = " now" + " tick" * (int((time.monotonic() - self.started) * 50) % 7)
         turns = "".join(f" <|{m['role']}|> {m['content']} <|end|>" for m in messages)
-        return f"<|system|> be brief{clock} <|end|>{turns} <|assistant|>{tail}"
+        return f"<|system|> {self.behaviour.system}{clock} <|end|>{turns} <|assistant|>{tail}"
 
     @contextmanager
     def _slot(self) -> Iterator[None]:
