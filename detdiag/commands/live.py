@@ -76,6 +76,7 @@ def diagnose_demo(options: LiveOptions) -> tuple[Case, Path]:
         raise DetdiagError(f"unknown demo fault {name!r}", tip=tip)
     parse_sizes(options.batch_sizes)
     _check_record(options)
+    given = read_baseline(options.baseline) if options.baseline else None
     with tempfile.TemporaryDirectory(prefix="detdiag-demo-") as work:
         planted = FAULTS[name].apply(Path(work))
         return _diagnose(
@@ -83,7 +84,7 @@ def diagnose_demo(options: LiveOptions) -> tuple[Case, Path]:
             str(planted.model_dir),
             planted.prompts,
             planted.generate_kwargs,
-            planted.baseline,
+            planted.baseline if given is None else given,
             planted=planted,
         )
 

@@ -73,6 +73,12 @@ def checklist_table(report: model.Report, say: Say) -> Table:
     )
 
 
+def notes(report: model.Report) -> list[str]:
+    """What the gate remarks beside its rows: unused and expired waivers."""
+    found = model.mapping(report.get("gate")).get("notes")
+    return [visible(note) for note in found] if isinstance(found, (list, tuple)) else []
+
+
 def outcome_word(value: Any, say: Say) -> str:
     key = f"outcome.{value}"
     return say(key) if has(key) else visible(value) or "–"
@@ -122,6 +128,9 @@ def render_checklist(report: model.Report, *, lang: str = "en") -> str:
     if gate.get("profile"):
         lines += [f"{say('checklist.profile')}: {md(gate['profile'])}", ""]
     lines += [md_table(checklist_table(report, say)), ""]
+    for note in notes(report):
+        lines += [f"- {md(note)}"]
+    lines += [""] if notes(report) else []
     lines += [f"**{decision(report)}**: {md(decision_reasons(report, say))}", ""]
     for step in model.next_steps(report)[:1]:
         lines += [f"{say('verdict.next')}: {md(step.get('why'))}", ""]

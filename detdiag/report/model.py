@@ -107,6 +107,37 @@ def failed_findings(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
     ]
 
 
+def gate(report: Report) -> Mapping[str, Any]:
+    """What ``detdiag check`` decided; empty for other reports."""
+    return mapping(report.get("gate"))
+
+
+def gated_findings(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
+    """``(layer id, finding)`` that code scanners list: every failed finding, or, in a gate, every
+    finding that fails or warns, and the gate's own failures (an expired waiver)."""
+    if not gate(report):
+        return failed_findings(report)
+    found = [
+        (str(layer.get("layer")), finding)
+        for layer in layers_by_clump(report)
+        for finding in findings(layer)
+        if finding.get("level") in ("error", "warn")
+    ]
+    own = [
+        ("gate", {"rule": row["rule"], "summary": row.get("evidence"), "severity": "high",
+                  "where": row.get("where"), "level": "error", "outcome": "failed"})
+        for row in rows(gate(report).get("items"))
+        if row.get("outcome") == "failed" and not row.get("layer") and row.get("rule")
+    ]  # fmt: skip
+    return found + own
+
+
+def current_waiver(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The waiver of a finding or an item, if it has not expired; else empty."""
+    waiver = mapping(row.get("waiver"))
+    return {} if waiver.get("expired") else waiver
+
+
 @dataclass(frozen=True, slots=True)
 class RemedyRow:
     """One thing to do. ``kind`` is ``mitigate``, ``prevent`` or ``detect``."""

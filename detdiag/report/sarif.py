@@ -1,4 +1,7 @@
-"""SARIF 2.1.0 for GitHub code scanning: failed findings only, each at a file and a line."""
+"""SARIF 2.1.0 for GitHub code scanning: what failed, each result at a file and a line.
+
+A gate also lists what it only warns of, and keeps what is waived as a suppressed result.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from urllib.parse import quote
 from detdiag.report.anchors import anchor
 from detdiag.report.model import (
     Report,
-    failed_findings,
+    current_waiver,
+    gate,
+    gated_findings,
     layer_state,
     layers_in_walk_order,
     mapping,
@@ -25,7 +30,7 @@ _RANK: Final = {"confirmed": 95.0, "likely": 75.0, "suspected": 40.0}
 
 def render_sarif(report: Report) -> str:
     """One run; passed and open layers are listed in ``run.properties`` (not as results)."""
-    failed = failed_findings(report)
+    failed = gated_findings(report)
     rule_ids = sorted({_rule_id(f) for _, f in failed})
     tool = mapping(report.get("tool"))
     run = {
@@ -70,7 +75,8 @@ def _rule(rule_id: str, failed: list[tuple[str, Mapping[str, Any]]]) -> dict[str
 
 
 def _level(finding: Mapping[str, Any]) -> str:
-    return _LEVEL.get(str(finding.get("severity")), "warning")
+    gated = {"error": "error", "warn": "warning"}.get(str(finding.get("level")))
+    return gated or _LEVEL.get(str(finding.get("severity")), "warning")
 
 
 def _result(
@@ -101,8 +107,8 @@ def _result(
         result["rank"] = _RANK[str(confidence)]
     if finding.get("baseline_state") in ("new", "unchanged", "updated", "absent"):
         result["baselineState"] = finding["baseline_state"]
-    waiver = mapping(finding.get("waiver"))
-    if waiver and not waiver.get("expired"):
+    waiver = current_waiver(finding)
+    if waiver:
         result["suppressions"] = [
             {
                 "kind": "external",
@@ -123,7 +129,9 @@ def _message(finding: Mapping[str, Any]) -> str:
 def _properties(report: Report) -> dict[str, Any]:
     found = verdict(report)
     keys = ("status", "layer", "rule", "confidence", "divergence", "sentence")
+    decided = {k: visible(gate(report)[k]) for k in ("profile", "decision") if gate(report).get(k)}
     return {
+        **({"gate": decided} if decided else {}),
         "verdict": {k: visible(found[k]) for k in keys if found.get(k) is not None},
         "layers": {
             visible(layer.get("layer")): layer_state(layer)

@@ -34,7 +34,11 @@ def decide_observed(case: Case, trials: Sequence[Observation]) -> Report:
     found = attribute(case, trials)
     layers = layer_reports(case, found, [with_remedy(c.finding) for c in found.causes])
     verdict = _verdict(case, found, layers)
-    data: dict[str, Any] = {**figure_tables(case, found, verdict.status), **case.series}
+    data: dict[str, Any] = {
+        **figure_tables(case, found, verdict.status),
+        "repeatability": {"runs": found.analysis.largest},
+        **case.series,
+    }
     return Report(
         verdict,
         layers,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from detdiag.report import model, tables
-from detdiag.report.checklist import checklist_table, decision, decision_reasons
+from detdiag.report.checklist import checklist_table, decision, decision_reasons, notes
 from detdiag.report.messages import Say
 from detdiag.report.numbers import number, seconds
 from detdiag.report.safe import dump_json, one_line, visible
@@ -56,6 +56,7 @@ def checklist_view(report: model.Report, say: Say) -> dict[str, Any]:
         "decision": decision(report),
         "why": decision_reasons(report, say),
         "table": checklist_table(report, say),
+        "notes": notes(report),
     }
 
 
