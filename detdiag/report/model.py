@@ -121,7 +121,7 @@ def gated_findings(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
         (str(layer.get("layer")), finding)
         for layer in layers_by_clump(report)
         for finding in findings(layer)
-        if finding.get("level") in ("error", "warn")
+        if finding.get("level", finding.get("outcome")) in ("error", "warn", "failed")
     ]
     own = [
         ("gate", {"rule": row["rule"], "summary": row.get("evidence"), "severity": "high",

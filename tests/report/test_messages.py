@@ -15,8 +15,8 @@ from detdiag.report.model import CLUMPS
 PACKAGE = Path(detdiag.report.__file__).parent
 SOURCES = "\n".join(
     path.read_text("utf-8")
-    for pattern in ("**/*.py", "**/*.jinja")
-    for path in sorted(PACKAGE.glob(pattern))
+    for pattern in ("report/**/*.py", "report/**/*.jinja", "gate/*.py")
+    for path in sorted(PACKAGE.parent.glob(pattern))
 )
 
 
