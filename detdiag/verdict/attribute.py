@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from detdiag.evidence.case import Case
 from detdiag.evidence.finding import Evidence, Finding
@@ -37,6 +38,9 @@ from detdiag.verdict.residue import (
 )
 from detdiag.verdict.table import Bundle
 
+if TYPE_CHECKING:
+    from detdiag.verdict.endpoint.opening import Open
+
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
@@ -52,10 +56,16 @@ class Attribution:
     held: Pinned | None = None
     argmax: ArgmaxCount = field(default=ArgmaxCount(0, 0, None, 0))
     forks_moved: int = 0
+    open: Open | None = None
+    """Of a live server: what differs, or hides, without a cause that can be named."""
 
 
 def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
     """Attribute the differences between ``trials`` (at least one)."""
+    if case.target.get("kind") == "endpoint":
+        from detdiag.verdict.endpoint import attribute_endpoint
+
+        return attribute_endpoint(case, trials)
     from detdiag.moe.recorded import routing_findings
 
     whole = analyse(trials, case.factor_layers)
@@ -145,6 +155,13 @@ def _sampling(
     if cause is None:
         return [], list(trials)
     return [cause], rest
+
+
+def sampling_causes(
+    case: Case, trials: Sequence[Observation], whole: Analysis, argmax: ArgmaxCount
+) -> list[Cause]:
+    """Config causes of observations whose own parameters sample, or leave it to the server."""
+    return _sampling(case, trials, whole, argmax)[0]
 
 
 def _argmax_finding(

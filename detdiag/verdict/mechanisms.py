@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from detdiag.evidence.finding import Evidence, Finding, Locus
 from detdiag.evidence.observation import Observation, Output, Position
 from detdiag.inputs.canonical import sampling_parameters
-from detdiag.verdict.outcome import first_fork, vector, vectors_equal
+from detdiag.verdict.outcome import first_fork, own_key, vector, vectors_equal
 from detdiag.verdict.table import Table
 
 SamplingState = Literal["greedy", "sampling", "defaulted", "unknown"]
@@ -77,7 +77,8 @@ def sampling_state(observation: Observation) -> SamplingState:
     return "defaulted" if chat_like and "do_sample" not in known else "unknown"
 
 
-def _moves_argmax(observation: Observation) -> bool:
+def moves_argmax(observation: Observation) -> bool:
+    """Do penalties, a grammar, a forced tool or beams move the choice off the raw arg-max?"""
     known = parameters(observation)
     if any(name in known and known[name] not in ok for name, ok in NEUTRAL.items()):
         return True
@@ -93,7 +94,7 @@ def _moves_argmax(observation: Observation) -> bool:
 def _shortfall(position: Position) -> float | None:
     """How far the chosen token lies below the best alternative, in nats."""
     values = vector(position)
-    own = position.id if position.id is not None else position.token
+    own = own_key(position)
     if not values or len(values) < 2 or own not in values:
         return None
     return max(values.values()) - values[own]
@@ -117,7 +118,7 @@ def argmax_count(observations: Sequence[Observation]) -> ArgmaxCount:
     for observation in observations:
         if not observation.output.positions:
             continue
-        if _moves_argmax(observation):
+        if moves_argmax(observation):
             excluded += 1
             continue
         for index, position in enumerate(observation.output.positions):
@@ -195,8 +196,7 @@ def _equal_through(a: Output, b: Output, fork: int) -> bool | None:
 
 def _fork_gap(p: Position, q: Position) -> float | None:
     values = {**(vector(q) or {}), **(vector(p) or {})}
-    own_p = p.id if p.id is not None else p.token
-    own_q = q.id if q.id is not None else q.token
+    own_p, own_q = own_key(p), own_key(q)
     if own_p not in values or own_q not in values:
         return None
     return abs(values[own_p] - values[own_q])

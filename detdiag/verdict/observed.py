@@ -74,6 +74,15 @@ def _verdict(case: Case, found: Attribution, layers: tuple[LayerReport, ...]) ->
             next=next_after(main.finding),
             **common,
         )
+    if found.open is not None:
+        return Verdict(
+            "inconclusive",
+            found.open.sentence,
+            confounded=found.open.confounded,
+            would_change="The observation named under next.",
+            next=found.open.next,
+            **common,
+        )
     if found.analysis.divergence == "none":
         open_probes = unfinished(case)
         if open_probes:

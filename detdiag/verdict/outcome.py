@@ -110,14 +110,20 @@ def _bits_differ(a: Output, b: Output, fork: int | None) -> bool | None:
     return verdict
 
 
+def own_key(position: Position) -> object:
+    """The chosen token as its alternatives are spelled: by id only where they carry ids."""
+    if position.id is None or any(c.id is None for c in position.top):
+        return position.token
+    return position.id
+
+
 def vector(position: Position) -> dict[object, float] | None:
     """Log-probabilities by token of one position; None where the server sent none."""
+    by_id = all(c.id is not None for c in position.top)
     values: dict[object, float] = {
-        (c.id if c.id is not None else c.token): c.logprob
-        for c in position.top
-        if c.logprob > -9990.0
+        (c.id if by_id else c.token): c.logprob for c in position.top if c.logprob > -9990.0
     }
-    own = position.id if position.id is not None else position.token
+    own = own_key(position)
     if position.logprob is not None and own is not None and position.logprob > -9990.0:
         values.setdefault(own, position.logprob)
     return values or None

@@ -1,0 +1,236 @@
+"""From the arms of a live server to causes: gates first, then idle, routes, load, cache, time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from detdiag.evidence.case import Case
+from detdiag.evidence.finding import Evidence, Finding, Remedy
+from detdiag.verdict.endpoint.cache_arms import CacheResult, cache_finding, cache_result
+from detdiag.verdict.endpoint.idle import Idle, idle_summary
+from detdiag.verdict.endpoint.load_arms import LoadResult, load_cause, load_open, load_result
+from detdiag.verdict.endpoint.opening import (
+    Open,
+    change_open,
+    few_open,
+    load_open_case,
+    pool_open,
+)
+from detdiag.verdict.endpoint.routes import (
+    ChangePoint,
+    Route,
+    change_point,
+    drift_finding,
+    regroup,
+    route,
+    route_finding,
+    route_passed,
+    routes,
+)
+from detdiag.verdict.endpoint.samples import (
+    LABELS,
+    Sample,
+    by_group,
+    distinct,
+    largest_change_nat,
+)
+from detdiag.verdict.report_object import Confidence
+from detdiag.verdict.residue import FAR_ABOVE_ROUNDING_NAT
+from detdiag.verdict.stats import ALPHA, holm, wilson
+
+Named = tuple[Finding, Confidence]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """``named`` are causes with their confidence; ``findings`` what was measured besides;
+    ``open`` is set where something differs and no cause can be named."""
+
+    named: tuple[Named, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    open: Open | None = None
+
+
+@dataclass(slots=True)
+class _Tests:
+    """Raw results of one family of tests and their Holm-adjusted p."""
+
+    idle: Idle | None
+    routes: list[Route]
+    session: Route | None
+    load: LoadResult | None
+    cache: CacheResult | None
+    p: Mapping[str, float] = field(default_factory=dict)
+
+
+def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, knobs_ran: bool) -> Judged:
+    """Judge samples whose outcomes no gate has explained."""
+    now = [s for s in samples if s.session == "now"]
+    tests = _family(samples, now, None)
+    explaining = _explaining(tests)
+    named: list[Named] = []
+    if explaining is not None:
+        chosen = explaining.label == "replica" and int(case.method.get("replicas") or 1) > 1
+        sure: Confidence = "confirmed" if chosen else "likely"
+        finding = route_finding(explaining, tests.p[explaining.label], chosen=chosen)
+        named.append((finding, sure))
+        now = regroup(now, explaining.label)
+        samples = regroup(samples, explaining.label)
+        tests = _family(samples, now, explaining)
+    steady = distinct(s for s in now if s.arm == "idle") <= 1
+    findings = [route_passed(r) for r in tests.routes if _inert(now, r)]
+    more, told, opened = _arms(case, tests, steady)
+    named += more
+    findings += told
+    if not steady:
+        extra, opened = _restless(case, now, tests, logprobs=logprobs, knobs_ran=knobs_ran)
+        named += extra
+    named += _sessions(case, samples, tests)
+    if opened is None and not named and distinct(samples) > 1:
+        opened = _leftover(case, now, tests)
+    return Judged(tuple(named), tuple(findings), opened)
+
+
+def _family(samples: Sequence[Sample], now: Sequence[Sample], explained: Route | None) -> _Tests:
+    idle = [s for s in now if s.arm == "idle"]
+    restless = distinct(idle) > 1
+    tests = _Tests(
+        idle_summary(now),
+        [] if explained is not None else routes(idle),
+        route([s for s in samples if s.arm == "idle"], "session"),
+        load_result(now),
+        cache_result(now),
+    )
+    raw = {r.label: r.p for r in tests.routes} if restless else {}
+    if explained is not None:
+        raw[explained.label] = explained.p
+    for name, result in (("session", tests.session), ("load", tests.load), ("cache", tests.cache)):
+        if result is not None:
+            raw[name] = result.p
+    tests.p = dict(zip(raw, holm(list(raw.values())), strict=True))
+    return tests
+
+
+def _explaining(tests: _Tests) -> Route | None:
+    """The most telling label that sorts the idle answers completely."""
+    fitting = [r for r in tests.routes if r.constant and tests.p.get(r.label, 1.0) <= ALPHA]
+    order = [*LABELS, "connection"]
+    return min(fitting, key=lambda r: order.index(r.label), default=None)
+
+
+def _inert(now: Sequence[Sample], found: Route) -> bool:
+    return distinct(s for s in now if s.arm == "idle") <= 1
+
+
+def _arms(
+    case: Case, tests: _Tests, steady: bool
+) -> tuple[list[Named], list[Finding], Open | None]:
+    """Load and cache; blamed only where the idle arm repeats everywhere."""
+    named: list[Named] = []
+    told: list[Finding] = []
+    opened: Open | None = None
+    load, cache = tests.load, tests.cache
+    cleared = False
+    if load is not None:
+        p = tests.p["load"]
+        cause = load_cause(load, p) if steady else None
+        if cause is not None:
+            named.append((cause, "confirmed" if cause.proven else "likely"))
+        else:
+            finding = load_open(load, p)
+            cleared = finding.outcome == "passed" and steady
+            told.append(finding if steady else _unsettled(finding))
+            opened = load_open_case(case, load, p) if load.fresh and steady else None
+    if cache is not None:
+        finding = cache_finding(cache, tests.p["cache"])
+        if finding.outcome == "failed" and steady:
+            named.append((finding, "confirmed" if finding.proven else "likely"))
+        else:
+            told.append(finding if cleared or finding.outcome != "passed" else _unsettled(finding))
+            if not steady and finding.outcome == "failed":
+                told[-1] = _unsettled(finding)
+    return named, told, opened
+
+
+def _unsettled(finding: Finding) -> Finding:
+    """A result that clears or blames nothing while something more basic is open."""
+    return replace(finding, outcome="inconclusive", mechanism=False, proven=False)
+
+
+def _restless(
+    case: Case, now: Sequence[Sample], tests: _Tests, *, logprobs: bool, knobs_ran: bool
+) -> tuple[list[Named], Open | None]:
+    """The idle arm does not repeat and no label goes with it."""
+    idle = [s for s in now if s.arm == "idle"]
+    assert tests.idle is not None
+    change = largest_change_nat(idle)
+    moved = change_point(idle)
+    if moved is not None and moved.p <= ALPHA:
+        if change is not None and change > FAR_ABOVE_ROUNDING_NAT:
+            return [(_moved_finding(moved, change), "suspected")], None
+        return [], change_open(case, moved.before, moved.after, moved.p)
+    if any(f.data.get("sole_tenant") for f in case.findings):
+        return [(_operator_finding(idle, tests.idle, change), "likely")], None
+    return [], pool_open(case, tests.idle, change, logprobs=logprobs, knobs_ran=knobs_ran)
+
+
+def _moved_finding(moved: ChangePoint, change: float) -> Finding:
+    return Finding(
+        "version", "version.drift", "failed",
+        f"{moved.before} equal idle answers are followed by {moved.after} other equal ones: one "
+        f"change, never back (p = {moved.p:.2g}), by up to {change:.3g} nat, more than rounding "
+        "gives",
+        "high", subject="time",
+        evidence=(
+            Evidence("replies after the change", moved.after, moved.before + moved.after),
+        ),
+        mechanism=True, explains=("repeat",),
+    )  # fmt: skip
+
+
+def _operator_finding(idle: Sequence[Sample], found: Idle, change: float | None) -> Finding:
+    pairs = apart = 0
+    for members in by_group(idle).values():
+        n = len(members)
+        pairs += n * (n - 1) // 2
+        outcomes = [s.outcome for s in members]
+        apart += sum(a != b for i, a in enumerate(outcomes) for b in outcomes[:i])
+    size = "" if change is None else f", by up to {change:.3g} nat"
+    return Finding(
+        "operator", "operator.not-repeatable", "failed",
+        f"one request at a time on a server whose counters show no other requests gives "
+        f"{found.words()}{size}",
+        "high",
+        evidence=(
+            Evidence("identical idle requests differ", apart, pairs, "pairs", wilson(apart, pairs)),
+            Evidence("distinct answers (Chao1 estimate)", round(found.chao1, 1)),
+        ),
+        mechanism=True, explains=("repeat",),
+        remedy=Remedy(
+            "diagnose the model on that machine: the operator can be named there",
+            command="detdiag run --model FOLDER",
+        ),
+    )  # fmt: skip
+
+
+def _sessions(case: Case, samples: Sequence[Sample], tests: _Tests) -> list[Named]:
+    """Against the baseline: each session constant, and apart."""
+    found = tests.session
+    if found is None or not found.constant or tests.p["session"] > ALPHA:
+        return []
+    idle = [s for s in samples if s.arm == "idle"]
+    before = sum(s.session != "now" for s in idle)
+    told = [f for f in case.findings if f.rule == "version.server-facts-changed"]
+    what = f"; {told[0].summary}" if told else ""
+    finding = drift_finding(found, tests.p["session"], before, len(idle) - before, what)
+    return [(finding, "likely")]
+
+
+def _leftover(case: Case, now: Sequence[Sample], tests: _Tests) -> Open:
+    names = []
+    if tests.cache is not None and (tests.cache.odd or tests.cache.warm_apart):
+        names.append("a cold prefix cache")
+    if tests.session is not None and tests.session.p < 1.0:
+        names.append("the baseline session")
+    return few_open(case, names)
