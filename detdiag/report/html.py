@@ -47,7 +47,7 @@ def render_html(report: model.Report, *, lang: str = "en", plotly: str = "embed"
     say = speaker(lang)
     figures = figure_views(report, say, draw=plotly != "none")
     specs = [f.spec for f in figures if f.spec is not None]
-    script = _script(plotly if specs else "none", specs)
+    script = page_script(plotly if specs else "none", specs)
     context = {
         **_page(report, say, lang),
         **_body(report, say),
@@ -229,7 +229,7 @@ def thinned(report: model.Report, rows: int = 500) -> dict[str, Any]:
     }
 
 
-def _script(mode: str, specs: list[Mapping[str, Any]]) -> dict[str, Any]:
+def page_script(mode: str, specs: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Figure data, bundle, loader and the content policy that allows exactly these scripts."""
     from markupsafe import Markup
 
