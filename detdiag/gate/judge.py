@@ -208,14 +208,16 @@ def _finding_row(layer: Layer, finding: Mapping[str, Any], required: bool) -> Ro
     waived = bool(waiver) and not mapping(waiver).get("expired")
     where = finding.get("where")
     subject = f" ({finding['subject']})" if finding.get("subject") else ""
+    rule = str(finding.get("rule"))
+    name = rule if rule.startswith(f"{layer}.") else f"{layer}: {rule}"
     return Row(
-        f"{layer}: {finding.get('rule')}{subject}",
+        f"{name}{subject}",
         layer,
         required,
         "waived" if waived else "failed",
         str(finding.get("summary") or ""),
         waiver,
-        str(finding.get("rule")),
+        rule,
         str(where) if where else None,
     )
 
@@ -227,7 +229,7 @@ def _layer_row(
     warned = [f for f in shown if f.get("level") == "warn"]
     ignored = [f for f in shown if f.get("level") == "off"]
     outcome = _layer_outcome(layer, raw, warned, ignored)
-    evidence = _layer_evidence(raw, outcome, warned)
+    evidence = _layer_evidence(raw, outcome, warned, ignored)
     row = Row(layer, layer, layer in state.required, outcome, evidence)
     if off is not None:
         return replace(row, required=False, evidence=f"off in {off}: {evidence}")
@@ -253,7 +255,7 @@ def _layer_outcome(
     if state == "ruled_out":
         return "warned" if warned else "passed"
     if state in ("cause", "contributor"):
-        return "warned"
+        return "passed" if ignored and not warned else "warned"
     settled = layer not in MEASURED and (warned or ignored)
     if state == "inconclusive" and settled:
         # a file was read and judged: what is left open is a warning, not a missing test
@@ -264,8 +266,14 @@ def _layer_outcome(
 
 
 def _layer_evidence(
-    raw: Mapping[str, Any], outcome: str, warned: Sequence[Mapping[str, Any]]
+    raw: Mapping[str, Any],
+    outcome: str,
+    warned: Sequence[Mapping[str, Any]],
+    ignored: Sequence[Mapping[str, Any]],
 ) -> str:
+    if ignored and not warned:
+        names = ", ".join(dict.fromkeys(str(f.get("rule")) for f in ignored))
+        return f"{names} found, and {ignored[0].get('level_because')}"
     if not warned:
         title, reason = str(raw.get("title") or ""), str(raw.get("reason") or "")
         rest = f" ({reason})" if reason and reason != title and outcome == "passed" else ""

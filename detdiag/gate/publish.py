@@ -61,7 +61,7 @@ def publish(report: Mapping[str, Any], sinks: Sinks) -> None:
 
 
 def _terminal(report: Mapping[str, Any], sinks: Sinks) -> None:
-    from detdiag.gate.show import checklist_lines, decision_line
+    from detdiag.report.checklist import checklist_lines, decision_line
     from detdiag.report.messages import speaker
     from detdiag.report.text import can_show_unicode
 

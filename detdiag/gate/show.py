@@ -1,59 +1,14 @@
-"""The gate for people: the checklist on a terminal, and where every setting came from."""
+"""Where every effective setting came from, for people and as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any
 
 from detdiag.gate.options import OPTIONS
 from detdiag.gate.settings import Settings
-from detdiag.report.checklist import outcome_word, waiver_text
-from detdiag.report.messages import Say
-from detdiag.report.model import mapping, rows
-from detdiag.report.safe import one_line, visible
-
-MARKS: Final = {
-    "passed": ("✓", "+"),
-    "failed": ("✗", "x"),
-    "error": ("✗", "x"),
-    "warned": ("!", "!"),
-    "waived": ("w", "w"),
-    "inconclusive": ("?", "?"),
-    "skipped": ("–", "-"),
-    "not_applicable": ("·", "."),
-}
-
-
-def checklist_lines(report: Mapping[str, Any], say: Say, unicode_ok: bool) -> Iterator[str]:
-    """One line an item, its waiver under it, then the notes."""
-    gate = mapping(report.get("gate"))
-    items = rows(gate.get("items"))
-    width = min(48, max((len(visible(row.get("item"))) for row in items), default=8))
-    yield f"detdiag check · {visible(gate.get('profile'))}"
-    yield ""
-    for row in items:
-        mark = MARKS.get(str(row.get("outcome")), ("?", "?"))[0 if unicode_ok else 1]
-        need = say("checklist.required") if row.get("required") else say("checklist.optional")
-        word = outcome_word(row.get("outcome"), say)
-        yield (
-            f"  {mark} {visible(row.get('item')):<{width}}  {need:<8}  {word:<14} "
-            f"{one_line(row.get('evidence'), 160)}"
-        ).rstrip()
-        if row.get("waiver"):
-            yield f"      {say('head.waiver')}: {waiver_text(row['waiver'], say)}"
-    notes = gate.get("notes")
-    for note in notes if isinstance(notes, list) else ():
-        yield f"  {say('head.note')}: {visible(note)}"
-    yield ""
-
-
-def decision_line(report: Mapping[str, Any]) -> str:
-    """``NO-GO: ...``: the last line, and the message of the annotation."""
-    gate = mapping(report.get("gate"))
-    why = gate.get("why")
-    reasons = "; ".join(visible(line) for line in why) if isinstance(why, list) else ""
-    return f"{visible(gate.get('decision'))}: {reasons}"
+from detdiag.report.safe import visible
 
 
 def settings_lines(settings: Settings) -> Iterator[str]:

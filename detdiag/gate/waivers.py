@@ -32,9 +32,8 @@ class Waiver:
 
     @property
     def name(self) -> str:
-        """What it waives, in a few words."""
-        said = [self.rule, self.layer, self.subject, self.path]
-        return " ".join(part for part in said if part)
+        """The rule or layer that it waives."""
+        return " ".join(part for part in (self.rule, self.layer) if part)
 
     def expired(self, today: datetime.date) -> bool:
         return today > self.expires

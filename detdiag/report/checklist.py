@@ -8,7 +8,7 @@ from the layers: every layer required, and no waivers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from detdiag.report import model
@@ -18,6 +18,16 @@ from detdiag.report.safe import one_line, visible
 from detdiag.report.tables import Table
 
 DECISIONS: Final = ("GO", "NO-GO", "INCONCLUSIVE")
+MARKS: Final = {
+    "passed": ("✓", "+"),
+    "failed": ("✗", "x"),
+    "error": ("✗", "x"),
+    "warned": ("!", "!"),
+    "waived": ("w", "w"),
+    "inconclusive": ("?", "?"),
+    "skipped": ("–", "-"),
+    "not_applicable": ("·", "."),
+}
 
 
 def decision(report: model.Report) -> str:
@@ -97,6 +107,36 @@ def waiver_text(value: Any, say: Say) -> str:
     return f"{text} ({say('checklist.expired')})" if waiver.get("expired") else text
 
 
+def checklist_lines(report: model.Report, say: Say, unicode_ok: bool) -> Iterator[str]:
+    """One line an item, its waiver under it, then the notes."""
+    gate = model.gate(report)
+    items = model.rows(gate.get("items"))
+    width = min(48, max((len(visible(row.get("item"))) for row in items), default=8))
+    yield f"detdiag check · {visible(gate.get('profile'))}"
+    yield ""
+    for row in items:
+        mark = MARKS.get(str(row.get("outcome")), ("?", "?"))[0 if unicode_ok else 1]
+        need = say("checklist.required") if row.get("required") else say("checklist.optional")
+        word = outcome_word(row.get("outcome"), say)
+        yield (
+            f"  {mark} {visible(row.get('item')):<{width}}  {need:<8}  {word:<14} "
+            f"{one_line(row.get('evidence'), 160)}"
+        ).rstrip()
+        if row.get("waiver"):
+            yield f"      {say('head.waiver')}: {waiver_text(row['waiver'], say)}"
+    for note in notes(report):
+        yield f"  {say('head.note')}: {note}"
+    yield ""
+
+
+def decision_line(report: model.Report) -> str:
+    """``NO-GO: ...``: the last line, and the message of the annotation."""
+    gate = model.gate(report)
+    why = gate.get("why")
+    reasons = "; ".join(visible(line) for line in why) if isinstance(why, list) else ""
+    return f"{visible(gate.get('decision'))}: {reasons}"
+
+
 def _item(layer: Mapping[str, Any], say: Say) -> dict[str, Any]:
     return {
         "item": layer.get("layer"),
@@ -118,20 +158,24 @@ def best_evidence(layer: Mapping[str, Any], say: Say) -> str:
     return layer_title(layer, say, 160)
 
 
+def checklist_parts(report: model.Report, say: Say) -> list[str]:
+    """Profile, table, notes and decision as lines of Markdown."""
+    from detdiag.report.markdown import md, md_table
+
+    profile = model.gate(report).get("profile")
+    lines = [f"{say('checklist.profile')}: {md(profile)}", ""] if profile else []
+    lines += [md_table(checklist_table(report, say)), ""]
+    lines += [f"- {md(note)}" for note in notes(report)]
+    lines += [""] if notes(report) else []
+    return [*lines, f"**{decision(report)}**: {md(decision_reasons(report, say))}", ""]
+
+
 def render_checklist(report: model.Report, *, lang: str = "en") -> str:
     """The checklist as Markdown, ending in the decision."""
-    from detdiag.report.markdown import command_block, md, md_table
+    from detdiag.report.markdown import command_block, md
 
     say = speaker(lang)
-    gate = model.mapping(report.get("gate"))
-    lines = [f"# {say('checklist.title')}", ""]
-    if gate.get("profile"):
-        lines += [f"{say('checklist.profile')}: {md(gate['profile'])}", ""]
-    lines += [md_table(checklist_table(report, say)), ""]
-    for note in notes(report):
-        lines += [f"- {md(note)}"]
-    lines += [""] if notes(report) else []
-    lines += [f"**{decision(report)}**: {md(decision_reasons(report, say))}", ""]
+    lines = [f"# {say('checklist.title')}", "", *checklist_parts(report, say)]
     for step in model.next_steps(report)[:1]:
         lines += [f"{say('verdict.next')}: {md(step.get('why'))}", ""]
         if step.get("command"):

@@ -53,13 +53,10 @@ def _property(text: str) -> str:
 
 
 def render_step_summary(report: Report, lang: str = "en") -> str:
-    """The Markdown report (a gate's checklist before it), cut at a line below GitHub's size cap."""
-    from detdiag.report.checklist import render_checklist
+    """The Markdown report, cut at a line below GitHub's size cap."""
     from detdiag.report.markdown import render_markdown
 
     text = render_markdown(report, lang=lang)
-    if gate(report):
-        text = f"{render_checklist(report, lang=lang)}\n{text}"
     if len(text.encode()) <= SUMMARY_CAP_BYTES:
         return text
     cut = text.encode()[:SUMMARY_CAP_BYTES].decode("utf-8", "ignore")

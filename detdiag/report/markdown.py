@@ -97,6 +97,10 @@ def _full(report: model.Report, say: Say) -> str:
         parts.append(f"> {say('redact.' + model.redaction(report))}")
     if target_name(report):
         parts.append(f"{say('header.target')}: {code_span(target_name(report))}")
+    if model.gate(report):
+        from detdiag.report.checklist import checklist_parts
+
+        parts += [f"## {say('checklist.title')}", "\n".join(checklist_parts(report, say))]
     parts += _verdict_parts(report, say)
     parts += _section(say("ladder.title"), [tables.ladder_table(report, say)])
     parts.append(f"## {say('layers.title')}")

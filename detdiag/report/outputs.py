@@ -75,13 +75,13 @@ def write_outputs(
     for path in paths:
         kind = stdout_kind if str(path) == "-" else kind_of(path)
         if kind == "record":
-            made.append((path, _record_bytes(path, record, redact)))
+            made.append((path, record_bytes(path, record, redact)))
         else:
             made.append((path, render(report, kind, **options).encode()))
-    return [(Path(path), len(body)) for path, body in made if _put(path, body)]
+    return [(Path(path), len(body)) for path, body in made if put(path, body)]
 
 
-def _put(path: str | Path, body: bytes) -> bool:
+def put(path: str | Path, body: bytes) -> bool:
     if str(path) == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(body)
@@ -99,7 +99,7 @@ def _put(path: str | Path, body: bytes) -> bool:
     return True
 
 
-def _record_bytes(path: str | Path, record: Path | None, redact: str) -> bytes:
+def record_bytes(path: str | Path, record: Path | None, redact: str) -> bytes:
     if record is None:
         raise DetdiagError("there is no record to write here", path=path)
     if redact == "none":

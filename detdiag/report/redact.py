@@ -66,6 +66,7 @@ class _Redactor:
     grams: set[str] = field(default_factory=set)
     shorts: set[str] = field(default_factory=set)
     queries: dict[str, str] = field(default_factory=dict)
+    places: set[str] = field(default_factory=set)
 
     def learn(self, text: str) -> None:
         """Remember a removed text, so that quotations of it are found elsewhere."""
@@ -85,6 +86,8 @@ class _Redactor:
             out = _QUOTED.sub("'[redacted]'", out)
         if self.level == "all":
             out = _NAMED_OPTION.sub(lambda m: m[1] + "'[redacted]'", out)
+            for place in sorted(self.places, key=len, reverse=True):
+                out = out.replace(place, "[path]")
             out = _PATHS.sub("[path]", out)
         return out
 
@@ -158,6 +161,20 @@ def _each_query(value: Any) -> Iterator[str]:
             yield from _each_query(item)
 
 
+def _each_place(value: Any) -> Iterator[str]:
+    """Files that findings and checklist rows point at (``path:line``): sentences repeat them."""
+    if isinstance(value, Mapping):
+        where = value.get("where")
+        if isinstance(where, str) and len(where) >= 4:
+            yield where
+            yield where.rpartition(":")[0] or where
+        for item in value.values():
+            yield from _each_place(item)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for item in value:
+            yield from _each_place(item)
+
+
 def _hide_texts(value: Any) -> Any:
     """A text, or every text in a structure, as its placeholder."""
     if isinstance(value, str):
@@ -208,6 +225,8 @@ def _hide_string(value: str, red: _Redactor, key: str, parent: str, layer: str) 
         return str(red.query(value))
     if red.level == "all" and key in NAME_KEYS and parent not in _KEEP_NAMES_UNDER:
         return "[redacted]"
+    if red.level == "all" and key == "reason" and parent == "waiver":
+        return "[redacted]"
     if key in _PLAIN and parent != "fingerprint_diff":
         return value
     if red.level == "all":
@@ -241,4 +260,5 @@ def redactor_for(objs: Sequence[Mapping[str, Any]], level: str) -> Callable[[Any
         if red.level == "all":
             for name in _each_query(obj):
                 red.query(name)
+            red.places.update(p for p in _each_place(obj) if len(p) >= 4 and p != "[redacted]")
     return lambda obj: _walk(obj, red)

@@ -194,6 +194,11 @@ def _report_lines(report: model.Report, say: Say) -> list[Text]:
     from rich.text import Text
 
     lines = _summary_lines(report, say, unicode_ok=True)
+    if model.gate(report):
+        from detdiag.report.checklist import checklist_lines, decision_line
+
+        shown = [*checklist_lines(report, say, unicode_ok=True), decision_line(report)]
+        lines = [*map(Text, shown), Text(""), *lines]
     ladder = model.rows(model.data(report).get("ladder"))
     if ladder:
         lines += [Text(""), Text(say("ladder.title"), style="bold")]
