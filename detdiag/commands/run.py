@@ -27,6 +27,32 @@ def run(
         str | None, typer.Option(help="Plant a known fault in the demo ('list' shows them).")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model folder or hub id.")] = None,
+    endpoint: Annotated[
+        list[str] | None,
+        typer.Option(help="OpenAI-compatible server (repeatable: replicas of it)."),
+    ] = None,
+    model_name: Annotated[str | None, typer.Option(help="Model name for --endpoint.")] = None,
+    request: Annotated[
+        Path | None, typer.Option(help="Request body (JSON) to start from; --endpoint.")
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the key; --endpoint.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE header (repeatable); --endpoint.")
+    ] = None,
+    max_requests: Annotated[
+        int | None, typer.Option(min=1, help="Requests at most (600); --endpoint.")
+    ] = None,
+    rps: Annotated[
+        float | None, typer.Option(min=0.01, help="Requests a second at most; --endpoint.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds to wait for one reply; --endpoint.")
+    ] = 60.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan, send nothing; --endpoint.")
+    ] = False,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt (repeatable).")] = None,
     prompts: Annotated[
         Path | None, typer.Option(help="Prompts: text, one a line, or JSONL with messages.")
@@ -58,6 +84,14 @@ def run(
     budget: Annotated[
         str | None, typer.Option(help="Wall time of the walk: 90s, 1h (3m; the demo 40s).")
     ] = None,
+    verify_remedies: Annotated[
+        bool,
+        typer.Option(
+            "--verify-remedies",
+            help="Try each remedy in a fresh process and measure again (--model, --demo). "
+            "A --budget is shared half and half; without one the time doubles.",
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the walk.")] = 0,
     resume: Annotated[Path | None, typer.Option(help="Continue this record.")] = None,
     plotly: Annotated[str, typer.Option(help="embed, none or cdn.")] = "embed",
@@ -68,19 +102,49 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the verdict line.")] = False,
 ) -> None:
     """Diagnose one target and exit 0 clean, 1 attributed, 4 inconclusive."""
-    from detdiag.commands.shared import Sinks, command_line, finish, layer_list, parse_budget
+    from detdiag.commands.shared import (
+        Sinks,
+        command_line,
+        finish,
+        layer_list,
+        parse_budget,
+        public_command_line,
+    )
     from detdiag.report import check_outputs
 
     wanted = demo or demo_fault is not None
-    targets = [case or evidence, wanted, model]
+    targets = [case or evidence, wanted, model, endpoint]
     if sum(bool(t) for t in targets) != 1:
-        raise DetdiagError("name exactly one of --case/--evidence, --demo and --model")
+        raise DetdiagError("name exactly one of --case/--evidence, --demo, --model and --endpoint")
+    if dry_run and not endpoint:
+        raise DetdiagError("--dry-run goes with --endpoint")
     outputs = list(output or [])
     check_outputs(outputs)
     sinks = Sinks(outputs, json_, quiet, lang, redact, plotly, style)
+    if verify_remedies and not (wanted or model):
+        raise DetdiagError(
+            "--verify-remedies needs a model that can be run again, and this is recorded evidence",
+            tip="detdiag run --model DIR --verify-remedies; the report lists remedies unmeasured",
+        )
     if case or evidence:
         recorded = _recorded(case, evidence or [], surface, engine_version, factor_layer or [])
         finish(recorded, sinks=sinks)
+        return
+    if endpoint:
+        from detdiag.commands.endpoint import EndpointOptions, diagnose_endpoint, print_plan
+
+        asked = EndpointOptions(
+            endpoint=tuple(endpoint), model_name=model_name, prompt=tuple(prompt or ()),
+            prompts=prompts, request=request, api_key_env=api_key_env, header=tuple(header or ()),
+            max_requests=max_requests, rps=rps, budget_s=parse_budget(budget or "3m"),
+            timeout_s=timeout, max_new_tokens=max_new_tokens, repeats=repeats, baseline=baseline,
+            resume=resume, only=layer_list(only), skip=layer_list(skip), seed=seed,
+            outputs=tuple(outputs), quiet=quiet, command=public_command_line(),
+        )  # fmt: skip
+        if dry_run:
+            print_plan(asked)
+            return
+        finish(*diagnose_endpoint(asked), sinks=sinks)
         return
     from detdiag.commands.live import LiveOptions, demo_faults, diagnose_demo, diagnose_model
 
@@ -88,12 +152,14 @@ def run(
         for line in demo_faults():
             print(line)
         return
+    default = "40s" if wanted else "3m"
+    walk_s = parse_budget(budget or default) / (2 if budget and verify_remedies else 1)
     options = LiveOptions(
         model=model, prompt=tuple(prompt or ()), prompts=prompts, dtype=dtype, device=device,
         attn=attn, trust_remote_code=trust_remote_code, revision=revision,
         generate_kwargs=generate_kwargs, max_new_tokens=max_new_tokens, batch_sizes=batch_sizes,
         repeats=repeats, baseline=baseline, only=layer_list(only), skip=layer_list(skip),
-        budget_s=parse_budget(budget or ("40s" if wanted else "3m")),
+        budget_s=walk_s, verify_s=walk_s * verify_remedies,
         seed=seed, resume=resume, outputs=tuple(outputs),
         quiet=quiet, demo_fault=demo_fault, command=command_line(),
     )  # fmt: skip

@@ -113,5 +113,28 @@ def command_line() -> str:
     return shlex.join(["detdiag", *sys.argv[1:]])
 
 
+def public_command_line() -> str:
+    """The command without the values of headers and without user information or query of URLs."""
+    words, hide, url = ["detdiag"], False, False
+    for word in sys.argv[1:]:
+        name, sign, value = word.partition("=")
+        if hide:
+            words.append(re.split(r"[=:]", word, maxsplit=1)[0] + "=...")
+        elif name == "--header" and sign:
+            words.append(f"--header={re.split(r'[=:]', value, maxsplit=1)[0]}=...")
+        elif url:
+            words.append(_public_url(word))
+        elif name == "--endpoint" and sign:
+            words.append(f"--endpoint={_public_url(value)}")
+        else:
+            words.append(word)
+        hide, url = not hide and word == "--header", not url and word == "--endpoint"
+    return shlex.join(words)
+
+
+def _public_url(url: str) -> str:
+    return re.sub(r"(://)[^/@]*@", r"\1", url).split("?", 1)[0]
+
+
 def _crashed(case: Case) -> bool:
     return any(p.state == "error" and p.layer in ("batch", "operator") for p in case.probes)

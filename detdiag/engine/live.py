@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime
 import shlex
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from detdiag import __version__
 from detdiag.engine.progress import progress_for
+from detdiag.engine.record_path import default_record
 from detdiag.engine.walk import Selection, finished_layers, walk
 from detdiag.errors import DetdiagError
 from detdiag.evidence.case import Case
@@ -23,6 +23,9 @@ from detdiag.targets.local import LocalTarget
 
 IDENTITY = ("weights_digest", "tokenizer_digest")
 """Fingerprint fields that must agree before a record may be continued."""
+
+
+__all__ = ["LiveRun", "default_record", "diagnose"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +42,6 @@ class LiveRun:
     quiet: bool = False
     patch: AbstractContextManager[Any] | None = None
     scratch: Mapping[str, object] = field(default_factory=dict)
-
-
-def default_record(outputs: Sequence[Path]) -> Path:
-    """Where the record goes: a ``.ndjson`` output, else beside the first output, else a new file
-    in the system's temporary folder."""
-    for path in outputs:
-        if path.suffix == ".ndjson":
-            return path
-    for path in outputs:
-        if str(path) != "-":
-            return path.with_suffix(".ndjson")
-    return Path(tempfile.mkdtemp(prefix="detdiag-")) / "record.ndjson"
 
 
 def diagnose(run: LiveRun) -> Case:

@@ -1,0 +1,313 @@
+"""A live diagnosis of a server: explore, walk the phases, read the record back."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import random
+import shlex
+import sys
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from detdiag import __version__
+from detdiag.engine.phase_progress import PhaseProgress, progress_for
+from detdiag.errors import DetdiagError
+from detdiag.evidence.case import Case, ProbeStatus
+from detdiag.evidence.finding import Finding
+from detdiag.evidence.record import Event, RecordWriter, read_record
+from detdiag.layers import LAYERS, Layer
+from detdiag.probes.endpoint import PHASES, EndpointContext, Phase
+from detdiag.probes.endpoint.baseline import Baseline, changed_facts
+from detdiag.probes.endpoint.context import PhaseOver
+from detdiag.probes.endpoint.plan import EndpointPlan
+from detdiag.targets.endpoint import Capabilities, EndpointError, EndpointTarget
+from detdiag.targets.prompts import Prompt
+
+FACTOR_LAYERS: Final = {"connection": "version", "session": "version"}
+MOE_REASON: Final = "which experts answered cannot be seen from outside; run on the model's folder"
+DONE: Final = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRun:
+    """Everything one run needs. ``targets`` share one set of limits; the first one is probed in
+    full, the others as replicas of it."""
+
+    targets: tuple[EndpointTarget, ...]
+    prompts: tuple[Prompt, ...]
+    plan: EndpointPlan
+    record_path: Path
+    command: str
+    only: Collection[str] = LAYERS
+    skip: Collection[str] = ()
+    resume: bool = False
+    quiet: bool = False
+    baseline: Baseline | None = None
+    template: Mapping[str, Any] = field(default_factory=dict)
+    prompts_given: int = 0
+
+
+@dataclass(slots=True)
+class _Walk:
+    run: EndpointRun
+    record: RecordWriter
+    progress: PhaseProgress
+    rows: list[dict[str, Any]]
+    earlier: Case | None
+    stopped: str | None = None
+
+
+def diagnose(run: EndpointRun) -> Case:
+    """Walk the phases; the case is what the record says.
+
+    Raises :class:`EndpointError` when the server does not answer at all; one that goes away later
+    ends the walk, and the case says so. KeyboardInterrupt leaves the record as it is.
+    """
+    earlier = _earlier(run)
+    progress = progress_for(run.quiet, run.plan.budget_s)
+    try:
+        asyncio.run(_diagnose(run, progress, earlier))
+    except KeyboardInterrupt:
+        kept = shlex.quote(str(run.record_path))
+        print(f"kept {kept}; go on with: {run.command} --resume {kept}", file=sys.stderr)
+        raise
+    finally:
+        progress.close()
+    return read_record(run.record_path)
+
+
+def _earlier(run: EndpointRun) -> Case | None:
+    if not run.resume:
+        return None
+    earlier = read_record(run.record_path)
+    before, now = earlier.target.get("model"), run.targets[0].model
+    if earlier.target.get("kind") != "endpoint" or before != now:
+        raise DetdiagError(
+            f"cannot resume: the record is about {before!r}, not {now!r}",
+            path=run.record_path,
+            tip="start a new record for another target",
+        )
+    return earlier
+
+
+async def _diagnose(run: EndpointRun, progress: PhaseProgress, earlier: Case | None) -> None:
+    start = time.monotonic()
+    try:
+        progress.started("capabilities", run.plan.budget_s)
+        for target in run.targets:
+            await target.explore(run.prompts[0])
+        progress.finished("capabilities", "", 0.0)
+        with RecordWriter(run.record_path, _header(run), append=run.resume) as record:
+            rows = _finished_rows(earlier)
+            walk = _Walk(run, record, progress, rows, earlier)
+            record.write(("capabilities", _capability_rows(run)))
+            await _phases(walk, start + run.plan.budget_s)
+            _close(walk)
+    finally:
+        for target in run.targets:
+            await target.client.aclose()
+
+
+def _finished_rows(earlier: Case | None) -> list[dict[str, Any]]:
+    known = earlier.series.get("phases", []) if earlier is not None else []
+    return [row for row in known if row.get("state") == DONE]
+
+
+async def _phases(walk: _Walk, end: float) -> None:
+    run = walk.run
+    context = _context(walk, end)
+    if run.baseline is not None:
+        _with_baseline(walk, context)
+    waiting = [p for p in PHASES if not any(r["phase"] == p.name for r in walk.rows)]
+    for index, phase in enumerate(waiting):
+        reason = _not_wanted(run, phase)
+        if reason is not None:
+            _row(walk, phase, "skipped", reason, 0, 0.0)
+            continue
+        share = phase.share / sum(p.share for p in waiting[index:] if not _not_wanted(run, p))
+        allowed = max(0.0, end - time.monotonic()) * share
+        context.deadline = time.monotonic() + allowed
+        walk.progress.started(phase.name, allowed)
+        if not await _one_phase(walk, context, phase):
+            break
+
+
+async def _one_phase(walk: _Walk, context: EndpointContext, phase: Phase) -> bool:
+    """Run one phase; False when the server is gone."""
+    walk.record.write_line({"type": "start", "layer": f"phase:{phase.name}"})
+    started, sent = time.monotonic(), context.target.client.limits.sent
+    state, reason = DONE, ""
+    try:
+        reason = await phase.run(context) or ""
+    except PhaseOver as error:
+        state, reason = "cut short", str(error)
+    except EndpointError as error:
+        state, reason = "stopped", error.message
+        walk.stopped = error.message
+    except Exception as error:
+        if os.environ.get("DETDIAG_DEBUG"):
+            raise
+        state, reason = "error", " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    requests = context.target.client.limits.sent - sent
+    _row(walk, phase, state, reason, requests, time.monotonic() - started)
+    return walk.stopped is None
+
+
+def _row(walk: _Walk, phase: Phase, state: str, reason: str, requests: int, wall_s: float) -> None:
+    walk.rows.append(
+        {
+            "phase": phase.name,
+            "state": state,
+            "reason": reason,
+            "requests": requests,
+            "seconds": round(wall_s, 2),
+        }
+    )
+    walk.record.write(("phases", list(walk.rows)))
+    walk.progress.finished(phase.name, reason if state != DONE else "", wall_s)
+
+
+def _not_wanted(run: EndpointRun, phase: Phase) -> str | None:
+    if not phase.layers:
+        return None
+    if all(layer in run.skip for layer in phase.layers):
+        return "skipped on request (--skip)"
+    if not any(layer in run.only for layer in phase.layers):
+        return "not asked for (--only)"
+    return None
+
+
+def _context(walk: _Walk, end: float) -> EndpointContext:
+    run = walk.run
+
+    def emit(event: Event) -> None:
+        walk.record.write(event)
+        walk.progress.event(event)
+
+    earlier = walk.earlier
+    session = int(earlier.method.get("sessions", 1)) + 1 if earlier is not None else 1
+    kept = list(earlier.observations) if earlier is not None else []
+    return EndpointContext(
+        run.targets, run.prompts, run.plan, emit, random.Random(f"{run.plan.seed} {session}"),
+        end, prefix="" if earlier is None else f"r{int(time.time()) % 100000}-",
+        observations=kept, scratch=_looks_of(kept),
+        session="now" if run.baseline is not None else None,
+    )  # fmt: skip
+
+
+def _looks_of(observations: list[Any]) -> dict[str, Any]:
+    """Looks that a resumed record has already taken count in the correction for looking often."""
+    looks = [int((o.response or {}).get("context", {}).get("look") or 0) for o in observations]
+    return {"looks": max(looks, default=0)} if any(looks) else {}
+
+
+def _with_baseline(walk: _Walk, context: EndpointContext) -> None:
+    assert walk.run.baseline is not None
+    walk.record.write_line({"type": "start", "layer": "phase:baseline"})
+    for one in walk.run.baseline.observations:
+        context.keep(one)
+    facts = _facts(walk.run.targets[0].capabilities)
+    changed = changed_facts(walk.run.baseline.facts, facts)
+    if changed is not None:
+        walk.record.write(changed)
+
+
+def _close(walk: _Walk) -> None:
+    """Outcome of each layer, and what went wrong on the way."""
+    if walk.stopped is not None:
+        walk.record.write(
+            Finding("config", "endpoint.stopped", "inconclusive", walk.stopped, "high")
+        )
+    for layer in LAYERS:
+        walk.record.write(_status(walk, layer))
+
+
+def _status(walk: _Walk, layer: Layer) -> ProbeStatus:
+    run = walk.run
+    if layer in run.skip:
+        return ProbeStatus(layer, "skipped", "skipped on request (--skip)")
+    if layer not in run.only:
+        return ProbeStatus(layer, "skipped", "not asked for (--only)")
+    if layer == "moe":
+        return ProbeStatus(layer, "skipped", MOE_REASON)
+    if layer == "decode" and run.targets[0].top < 2:
+        return ProbeStatus(
+            layer, "skipped",
+            "the server returns no alternatives, so equal logits cannot be told from moved ones",
+        )  # fmt: skip
+    mine = [r for r in walk.rows if any(p.name == r["phase"] and layer in p.layers for p in PHASES)]
+    reasons = [str(r["reason"]) for r in mine if r["reason"]]
+    state: Any = DONE if mine or layer in ("config", "input", "operator") else "skipped"
+    if any(r["state"] == "error" for r in mine):
+        state = "error"
+    return ProbeStatus(layer, state, "; ".join(dict.fromkeys(reasons)))
+
+
+def _header(run: EndpointRun) -> dict[str, Any]:
+    plan, main = run.plan, run.targets[0]
+    temperature = run.template.get("temperature", "the server's default")
+    return {
+        "tool": {"name": "detdiag", "version": __version__},
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "target": {
+            "kind": "endpoint",
+            "name": ", ".join(t.name for t in run.targets),
+            "model": main.model,
+            "engine": main.capabilities.family,
+            "prompts": len(run.prompts),
+        },
+        "fingerprint": _facts(main.capabilities),
+        "factor_layers": dict(FACTOR_LAYERS),
+        "method": {
+            "conditions": (
+                f"requests with temperature {temperature}: idle on several connections, bursts "
+                f"of {', '.join(map(str, sorted(set(plan.first_look))))} among idle blocks, cold "
+                "and warm prefix cache"
+            ),
+            "replicas": len(run.targets),
+            "max_requests": plan.max_requests,
+            "max_new_tokens": plan.max_new_tokens,
+            "budget_s": plan.budget_s,
+            "seed": plan.seed,
+            "command": run.command,
+            "limits": _limits(run),
+        },
+    }
+
+
+def _limits(run: EndpointRun) -> list[str]:
+    out = [
+        "seen from outside: a pool of replicas behind one address and the load of other tenants "
+        "look alike unless labels, connections or the server's own counters part them"
+    ]
+    if len(run.targets) > 1:
+        out.append("bursts, cold cache and connections were tried on the first URL only")
+    if run.prompts_given > len(run.prompts):
+        out.append(
+            f"{len(run.prompts)} of {run.prompts_given} prompts were used, so that each gets "
+            "enough repeats within --max-requests"
+        )
+    return out
+
+
+def _facts(capabilities: Capabilities) -> dict[str, Any]:
+    """What the server says about itself, as flat facts."""
+    out: dict[str, Any] = {}
+    for source, facts in capabilities.info.items():
+        for name, value in facts.items():
+            out[f"{source}.{name}"] = value
+    return out
+
+
+def _capability_rows(run: EndpointRun) -> list[dict[str, Any]]:
+    several = len(run.targets) > 1
+    return [
+        {**({"server": target.name} if several else {}), **row}
+        for target in run.targets
+        for row in target.capabilities.rows()
+    ]

@@ -1,0 +1,177 @@
+"""Idle baseline: primed, one request at a time, several connections in turn, all replicas."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from detdiag.probes.endpoint.context import EndpointContext, Query
+from detdiag.probes.endpoint.fillers import filler
+from detdiag.probes.endpoint.plan import CONNECTIONS
+from detdiag.targets.endpoint import EndpointError, EndpointTarget
+from detdiag.verdict.endpoint.samples import distinct, read_samples
+
+REVISITS = 3
+FRESH = 2
+
+
+async def prime(context: EndpointContext) -> str | None:
+    """Two identical calls a question and server, discarded: caches and lazy kernels are then
+    warm. Measures the round trip without work, too."""
+    for target in context.targets:
+        for query in [*context.short(), *context.long()]:
+            for _ in range(2):
+                context.check()
+                await context.ask(
+                    query, phase="prime", arm="prime", unit="prime", target=target,
+                    role="intervention",
+                )  # fmt: skip
+    context.scratch["round_trip_s"] = await _round_trip_s(context.target)
+    return None
+
+
+async def _round_trip_s(target: EndpointTarget) -> float:
+    """Shortest of three calls that do no work."""
+    walls = []
+    for _ in range(3):
+        try:
+            reply = await target.client.call("GET", "v1:/models", retry=False, counted=False)
+        except EndpointError:
+            continue
+        walls.append(reply.wall_s)
+    return min(walls, default=0.0)
+
+
+async def sequential(context: EndpointContext) -> str | None:
+    """The idle arm itself: every question on every connection and server, in shuffled rounds."""
+    counted = await _tenancy_start(context)
+    questions = [(q, context.plan.idle) for q in context.short()]
+    if context.logprobs:
+        questions += [(q, context.plan.long) for q in context.long()]
+    most = max(n for _, n in questions)
+    for turn in range(most):
+        due = [q for q, n in questions if turn * n // most != (turn + 1) * n // most]
+        for target in _turned(context, turn):
+            for query in context.rng.sample(due, len(due)):
+                context.check()
+                await context.ask(
+                    query, phase="idle", arm="idle", unit=f"idle-{turn // 2}", target=target,
+                    connection=f"c{turn % CONNECTIONS}",
+                )  # fmt: skip
+    await _fresh(context)
+    context.scratch["token_s"] = token_time_s(context)
+    await _tenancy_end(context, counted)
+    return None
+
+
+def _turned(context: EndpointContext, turn: int) -> list[EndpointTarget]:
+    """Servers in ABBA order, so that time is no difference between them."""
+    targets = list(context.targets)
+    return targets if turn % 2 == 0 else targets[::-1]
+
+
+async def _fresh(context: EndpointContext) -> None:
+    """Unseen prompts of the same length: what a reply takes when it must be computed."""
+    for number in range(FRESH):
+        context.check()
+        prompt = filler(context.rng, number + 1)
+        await context.ask(
+            Query(f"fresh-{number}", prompt, context.plan.max_new_tokens), phase="fresh",
+            arm="fresh", unit="fresh", role="intervention",
+        )  # fmt: skip
+
+
+def token_time_s(context: EndpointContext) -> float | None:
+    """The server's time per generated token on full-length idle calls, round trip taken off."""
+    rates = []
+    for one in context.observations:
+        told = (one.response or {}).get("context", {})
+        tokens = completion_tokens(one.response)
+        if told.get("phase") == "idle" and tokens and tokens > 1:
+            wall = told["end_s"] - told["sent_s"] - context.scratch.get("round_trip_s", 0.0)
+            rates.append(wall / tokens)
+    return statistics.median(rates) if rates else None
+
+
+def completion_tokens(response: object) -> int:
+    usage = response.get("usage") if isinstance(response, dict) else None
+    found = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return found if isinstance(found, int) else 0
+
+
+async def connections(context: EndpointContext) -> str | None:
+    """One call each on new connections: a balancer that spreads connections shows itself. Where
+    answers differ, several connections are visited again to see whether each is constant."""
+    query = context.short()[0]
+    for number in range(context.plan.spread):
+        context.check()
+        await context.ask(
+            query, phase="connections", arm="idle", unit=f"spread-{number // 4}",
+            connection=f"s{number}",
+        )  # fmt: skip
+    if not restless(context):
+        return None
+    names = [f"c{i}" for i in range(CONNECTIONS)] + [f"s{i}" for i in range(CONNECTIONS)]
+    for turn in range(REVISITS):
+        for name in context.rng.sample(names, len(names)):
+            context.check()
+            await context.ask(
+                query, phase="connections", arm="idle", unit=f"revisit-{turn}", connection=name
+            )
+    return None
+
+
+def restless(context: EndpointContext) -> bool:
+    """Does the idle arm (first tokens where they are known) show more than one answer?"""
+    idle = [
+        o
+        for o in context.observations
+        if o.role == "trial" and (o.response or {}).get("context", {}).get("arm") == "idle"
+    ]
+    return distinct(read_samples(idle)) > 1
+
+
+async def _tenancy_start(context: EndpointContext) -> tuple[float, int] | None:
+    """(requests that the server counts, requests that we sent) before the idle arm."""
+    found = await _counter(context)
+    return None if found is None else (found, context.target.client.limits.sent)
+
+
+async def _tenancy_end(context: EndpointContext, before: tuple[float, int] | None) -> None:
+    """Are all requests that the server counted ours? Then nobody else shares it, and no other
+    server answers at this address."""
+    from detdiag.evidence.finding import Evidence, Finding
+
+    after = await _counter(context)
+    if before is None or after is None or len(context.targets) > 1:
+        return
+    counted, ours = round(after - before[0]), context.target.client.limits.sent - before[1]
+    sole = counted == ours
+    context.emit(
+        Finding(
+            "version", "endpoint.tenancy", "not_applicable",
+            f"the server's counter rose by {counted} while {ours} requests were sent"
+            + (": nobody else uses it, and it alone answers" if sole else ""),
+            evidence=(Evidence("requests counted by the server", counted, ours, "requests"),),
+            data={"sole_tenant": sole},
+        )
+    )  # fmt: skip
+
+
+async def _counter(context: EndpointContext) -> float | None:
+    import asyncio
+
+    from detdiag.targets.endpoint.witness import COUNTERS, read_metric
+
+    name = COUNTERS.get(context.target.capabilities.metrics or "")
+    if name is None:
+        return None
+    until = time.monotonic() + 2.0
+    last = await read_metric(context.target.client, name)
+    while last is not None and time.monotonic() < until:
+        await asyncio.sleep(0.25)  # counters of several processes lag a little
+        now = await read_metric(context.target.client, name)
+        if now == last:
+            break
+        last = now
+    return last

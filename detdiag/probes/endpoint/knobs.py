@@ -1,0 +1,41 @@
+"""The knob contrast, for servers without log-probabilities: does narrowing the draw help?"""
+
+from __future__ import annotations
+
+from detdiag.probes.endpoint.context import EndpointContext, Query
+from detdiag.probes.endpoint.idle import restless
+from detdiag.verdict.endpoint.samples import by_group, read_samples
+
+ARMS: dict[str, dict[str, object]] = {
+    "as-sent": {},
+    "narrow": {"top_p": 1e-6},
+    "seed": {"seed": 20},
+}
+MOST = 2
+
+
+async def knobs(context: EndpointContext) -> str | None:
+    """Interleaved arms on the questions that did not repeat at idle."""
+    if context.logprobs:
+        return "not needed: log-probabilities show draws directly"
+    if not restless(context):
+        return "not needed: the idle arm repeats"
+    for turn in range(context.plan.knobs):
+        for query in _restless_queries(context)[:MOST]:
+            for name in context.rng.sample(sorted(ARMS), len(ARMS)):
+                context.check()
+                await context.ask(
+                    query, phase="knob", arm="knob", unit=f"knob-{turn}", knob=name,
+                    overrides=ARMS[name], role="intervention", connection="c0",
+                )  # fmt: skip
+    return None
+
+
+def _restless_queries(context: EndpointContext) -> list[Query]:
+    idle = [
+        s
+        for s in read_samples([o for o in context.observations if o.role == "trial"])
+        if s.arm == "idle"
+    ]
+    apart = {g.split("|")[0] for g, m in by_group(idle).items() if len({s.outcome for s in m}) > 1}
+    return [q for q in context.short() if q.id in apart] or context.short()
