@@ -71,7 +71,7 @@ class Measured:
 
     def of(self, name: str, measure: Callable[[str, str], float]) -> Callable[[str, str], float]:
         def look(a: str, b: str) -> float:
-            key = (name, *sorted((a, b)))
+            key = (name, min(a, b), max(a, b))
             if key not in self._known:
                 self._known[key] = measure(a, b)
             return self._known[key]
@@ -120,6 +120,11 @@ def figures_of(
         digested=digested,
         **_answers(groups, parser),
     )
+
+
+def snapped(share: float) -> float:
+    """A sum of weights without the last bits that adding them left over."""
+    return round(share, 12)
 
 
 def _mixed(cells: Sequence[Cell]) -> float | None:
@@ -181,4 +186,4 @@ def _digest_agreement(
         left, right = a[1], b[1]  # type: ignore[index]
         first += weight * (left[0] == right[0])
         every += weight * (left[: met.compared] == right[: met.compared])
-    return first, every, channel, channels[channel]
+    return snapped(first), snapped(every), channel, channels[channel]

@@ -61,6 +61,6 @@ def clopper_pearson_lower(k: int, n: int, confidence: float = 0.95) -> float:
     """Exact one-sided lower bound on a share after k of n (Biometrika 26, 1934)."""
     if k == 0:
         return 0.0
-    from scipy.special import betaincinv
+    from scipy.special import betaincinv  # type: ignore[import-untyped, unused-ignore]
 
     return float(betaincinv(k, n - k + 1, 1.0 - confidence))

@@ -310,13 +310,13 @@ def _outputs(row: PromptFigures, sample: Sample) -> dict[str, Any] | None:
     ranked = sorted(row.counts.items(), key=lambda item: -item[1])[:2]
     if len(ranked) < 2:
         return None
-    sides = []
+    sides: list[dict[str, Any]] = []
     for output, count in ranked:
         seen = [r for r in sample.runs if r.query == row.query and r.output == output]
         where = sorted({run.condition for run in seen})
         text = next((run.text for run in seen if run.text is not None), None)
         sides.append({"count": count, "conditions": where, "text": text})
-    a, b = (side["text"] for side in sides)
+    a, b = sides[0]["text"], sides[1]["text"]
     place = None if a is None or b is None else common_prefix(a, b)
     return {"query": row.query, "runs": row.runs, "a": sides[0], "b": sides[1], "fork": place}
 

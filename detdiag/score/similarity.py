@@ -63,7 +63,7 @@ def mean_similarity(
         mean = sum(measure(texts[a], texts[b]) for a, b, _ in drawn) / most
     else:
         mean = sum(w * measure(texts[a], texts[b]) for a, b, w in different) / sum(weights)
-    return same + (1.0 - same) * mean
+    return round(same + (1.0 - same) * mean, 12)
 
 
 def edit_pairs(length: float) -> int:
