@@ -120,7 +120,7 @@ async def _burst(
     ]
     context.scratch["fillers"] = number + len(fillers)
     length = FILLER_TOKENS if context.logprobs else max(FILLER_TOKENS, context.plan.max_new_tokens)
-    async with Gauge(context.target.client, context.target.capabilities.metrics) as gauge:
+    with Gauge(context.target.client, context.target.capabilities.metrics) as gauge:
         tasks = [_fill(context, prompt, length, i) for i, prompt in enumerate(fillers)]
         asked = [
             context.ask(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -210,6 +211,22 @@ class Client:
             retries=reply.retries,
             body=words,
         )
+
+    @contextmanager
+    def plain(self) -> Iterator[Callable[[str], str | None]]:
+        """Blocking GETs for a thread beside the event loop; None for what is no 200."""
+        import httpx
+
+        with httpx.Client(headers=self._headers, timeout=5.0, verify=self._tls()) as pool:
+
+            def get(path: str) -> str | None:
+                try:
+                    reply = pool.get(self.address.url(path))
+                except httpx.HTTPError:
+                    return None
+                return reply.text if reply.status_code == 200 else None
+
+            yield get
 
     async def aclose(self) -> None:
         pools, self._pools = list(self._pools.values()), {}

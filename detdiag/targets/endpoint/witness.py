@@ -3,8 +3,8 @@ otherwise. Without either, nobody knows what a burst did on the server."""
 
 from __future__ import annotations
 
-import asyncio
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -22,7 +22,8 @@ COUNTERS: Final = {
     "sglang": "sglang:num_requests_total",
     "tgi": "tgi_request_success",
 }
-POLL_S: Final = 0.01
+POLL_S: Final = 0.003
+READY_S: Final = 2.0
 FASTER: Final = 0.6
 """A burst in less than this share of its requests' time one after the other ran together."""
 
@@ -53,32 +54,43 @@ async def read_metric(client: Client, name: str) -> float | None:
 
 
 class Gauge:
-    """Polls the gauge of running requests while a burst runs: ``async with Gauge(...) as g``."""
+    """Polls the gauge of running requests while a burst runs: ``with Gauge(...) as g``.
+
+    In a thread of its own: the event loop is busiest exactly when the burst is sent."""
 
     def __init__(self, client: Client, family: str | None) -> None:
         self.client = client
         self.name = GAUGES.get(family or "")
         self.most = 0
         self.polls = 0
-        self._task: asyncio.Task[None] | None = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    async def __aenter__(self) -> Gauge:
+    def __enter__(self) -> Gauge:
         if self.name is not None:
-            self._task = asyncio.create_task(self._poll(self.name))
+            ready = threading.Event()
+            self._thread = threading.Thread(
+                target=self._poll, args=(self.name, ready), name="detdiag-gauge", daemon=True
+            )
+            self._thread.start()
+            ready.wait(READY_S)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(READY_S)
 
-    async def _poll(self, name: str) -> None:
-        while True:
-            value = await read_metric(self.client, name)
-            if value is not None:
-                self.polls += 1
-                self.most = max(self.most, int(value))
-            await asyncio.sleep(POLL_S)
+    def _poll(self, name: str, ready: threading.Event) -> None:
+        with self.client.plain() as get:
+            while not self._over.is_set():
+                text = get("/metrics")
+                value = None if text is None else read_series(text, name)
+                ready.set()
+                if value is not None:
+                    self.polls += 1
+                    self.most = max(self.most, int(value))
+                self._over.wait(POLL_S)
 
 
 @dataclass(frozen=True, slots=True)
