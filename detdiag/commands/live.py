@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ class LiveOptions:
     quiet: bool
     demo_fault: str | None
     command: str
+    verify_s: float = 0.0
+    """Wall seconds for trying remedies after the walk; 0: none are tried."""
 
 
 def diagnose_model(options: LiveOptions) -> tuple[Case, Path]:
@@ -140,7 +143,14 @@ def _diagnose(
         quiet=options.quiet,
         scratch=scratch,
     )
-    return diagnose(run), record
+    began = time.monotonic()
+    case = diagnose(run)
+    if options.verify_s:
+        from detdiag.engine.verify import verify_remedies
+
+        unused = max(0.0, options.budget_s - (time.monotonic() - began))
+        case = verify_remedies(run, case, options.verify_s + unused)
+    return case, record
 
 
 def _prompts(options: LiveOptions) -> Any:

@@ -89,7 +89,7 @@ def run(
         typer.Option(
             "--verify-remedies",
             help="Try each remedy in a fresh process and measure again (--model, --demo). "
-            "A --budget is shared half and half; without one the time doubles.",
+            "A --budget is shared half and half with the walk; without one they get 3m.",
         ),
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the walk.")] = 0,
@@ -159,7 +159,7 @@ def run(
         attn=attn, trust_remote_code=trust_remote_code, revision=revision,
         generate_kwargs=generate_kwargs, max_new_tokens=max_new_tokens, batch_sizes=batch_sizes,
         repeats=repeats, baseline=baseline, only=layer_list(only), skip=layer_list(skip),
-        budget_s=walk_s, verify_s=walk_s * verify_remedies,
+        budget_s=walk_s, verify_s=(walk_s if budget else 180.0) * verify_remedies,
         seed=seed, resume=resume, outputs=tuple(outputs),
         quiet=quiet, demo_fault=demo_fault, command=command_line(),
     )  # fmt: skip
