@@ -111,6 +111,10 @@ def where(rule: Rule, facts: Facts, unit: Unit) -> str | None:
         place = field_place(name, unit)
         if place is not None:
             return place
+    for held in ("call", "request", "modelfile", "model_file"):  # the one that wins comes first
+        document = unit.documents.get(held)
+        if document is not None and subject in document.data:
+            return document.where((subject,))
     for name in fields_of(rule.when):
         role = _SPACE_ROLE.get(name.partition(".")[0])
         if role is not None and role in unit.documents:
