@@ -51,7 +51,7 @@ def units(samples: Iterable[Sample]) -> list[Unit]:
 def unit_permutation_p(samples: Sequence[Sample], arm: str, *, seed: int = 0) -> float:
     """P that whole units, relabelled, part the outcomes of ``arm`` from the rest as well as seen.
 
-    The statistic counts pairs of replies of one group, one on each side, with other outcomes.
+    The statistic is Pearson's, outcome by arm, summed over groups (units may differ in size).
     Exact up to :data:`EXACT` relabellings, else :data:`DRAWS` seeded ones with the add-one rule.
     """
     import numpy as np
@@ -65,12 +65,17 @@ def unit_permutation_p(samples: Sequence[Sample], arm: str, *, seed: int = 0) ->
     groups = sorted({group for group, _ in columns})
     belongs = np.array([[group == g for g in groups] for group, _ in columns], dtype=float)
     total = table.sum(axis=0)
+    whole = total @ belongs
 
     def statistic(inside: np.ndarray) -> float:
         mine = table[inside].sum(axis=0)
-        rest = total - mine
-        same = float(mine @ rest)
-        return float((mine @ belongs) @ (rest @ belongs)) - same
+        share = np.divide(mine @ belongs, whole)
+        expected = total * (belongs @ share)
+        rest = total - expected
+        gap = (mine - expected) ** 2
+        both = np.divide(1.0, expected, where=expected > 0, out=np.zeros_like(expected))
+        both += np.divide(1.0, rest, where=rest > 0, out=np.zeros_like(rest))
+        return float((gap * both).sum())
 
     observed = statistic(np.array(chosen))
     n, k = len(members), len(chosen)

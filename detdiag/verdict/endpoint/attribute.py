@@ -40,7 +40,8 @@ def attribute_endpoint(case: Case, trials: Sequence[Observation]) -> Attribution
     draw = draw_finding(choices, argmax, fork_count)
     knob = knob_finding(case.observations)
     tie = None if draw is not None else tie_finding(choices, fork_count)
-    passed = greedy_finding(temperature) if draw is None else None
+    settled = draw is None and (tie is None or tie.proven)
+    passed = greedy_finding(temperature) if settled else None
     gates = [f for f in (prompt, draw, tie, knob, passed, hidden.finding()) if f is not None]
     causes = list(config)
     if any(c.layer == "config" for c in config):

@@ -80,6 +80,7 @@ def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, knobs_r
         tests = _family(samples, now, explaining)
     steady = distinct(s for s in now if s.arm == "idle") <= 1
     findings = [route_passed(r) for r in tests.routes if _inert(now, r)]
+    findings += _repeating(now) if steady else []
     more, told, opened = _arms(case, tests, steady)
     named += more
     findings += told
@@ -90,6 +91,32 @@ def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, knobs_r
     if opened is None and not named and distinct(samples) > 1:
         opened = _leftover(case, now, tests)
     return Judged(tuple(named), tuple(findings), opened)
+
+
+def _repeating(now: Sequence[Sample]) -> list[Finding]:
+    """Idle pairs inside one group; passed where there are enough to say so."""
+    pairs, apart = _pairs([s for s in now if s.arm == "idle"])
+    if apart or pairs < 3:
+        return []
+    return [
+        Finding(
+            "operator", "operator.not-repeatable", "passed",
+            f"identical requests, one at a time, repeat: 0 of {pairs} pairs differ",
+            evidence=(
+                Evidence("identical idle requests differ", 0, pairs, "pairs", wilson(0, pairs)),
+            ),
+        )
+    ]  # fmt: skip
+
+
+def _pairs(samples: Sequence[Sample]) -> tuple[int, int]:
+    """(pairs inside a group, pairs with other outcomes)."""
+    pairs = apart = 0
+    for members in by_group(samples).values():
+        outcomes = [s.outcome for s in members]
+        pairs += len(outcomes) * (len(outcomes) - 1) // 2
+        apart += sum(a != b for i, a in enumerate(outcomes) for b in outcomes[:i])
+    return pairs, apart
 
 
 def _family(samples: Sequence[Sample], now: Sequence[Sample], explained: Route | None) -> _Tests:
@@ -190,12 +217,7 @@ def _moved_finding(moved: ChangePoint, change: float) -> Finding:
 
 
 def _operator_finding(idle: Sequence[Sample], found: Idle, change: float | None) -> Finding:
-    pairs = apart = 0
-    for members in by_group(idle).values():
-        n = len(members)
-        pairs += n * (n - 1) // 2
-        outcomes = [s.outcome for s in members]
-        apart += sum(a != b for i, a in enumerate(outcomes) for b in outcomes[:i])
+    pairs, apart = _pairs(idle)
     size = "" if change is None else f", by up to {change:.3g} nat"
     return Finding(
         "operator", "operator.not-repeatable", "failed",

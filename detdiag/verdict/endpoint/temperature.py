@@ -65,16 +65,28 @@ def choices(observations: Iterable[Observation]) -> list[Choice]:
 def effective_temperature(found: Sequence[Choice]) -> Effective:
     """Maximum likelihood of one temperature for all choices (the listed alternatives stand for
     the vocabulary; what they leave out only makes a high temperature less likely)."""
-    below = sum(c.gap_nat > DRAW_SLACK_NAT for c in found)
-    expected = sum(1.0 - _chance(c, 1.0) for c in found)
     if not found:
         return Effective(0, 0, 0.0, None, None, None)
-    curve = [(t, sum(_log_chance(c, t) for c in found)) for t in GRID]
+    below = sum(c.gap_nat > DRAW_SLACK_NAT for c in found)
+    expected = sum(1.0 - _chance(c, 1.0) for c in found)
+    curve = list(zip(GRID, _log_likelihoods(found), strict=True))
     best_t, best = max(curve, key=lambda point: point[1])
     inside = [t for t, value in curve if value >= best - HALF_WIDTH]
     if not below:
         return Effective(len(found), 0, expected, None, None, max(inside))
     return Effective(len(found), below, expected, best_t, (min(inside), max(inside)), max(inside))
+
+
+def _log_likelihoods(found: Sequence[Choice]) -> list[float]:
+    """One sum over all choices for each temperature of the grid."""
+    import numpy as np
+
+    width = max(len(c.gaps) for c in found)
+    gaps = np.full((len(found), width), np.inf)
+    for row, choice in zip(gaps, found, strict=True):
+        row[: len(choice.gaps)] = choice.gaps
+    own = sum(c.gap_nat for c in found)
+    return [float(-own / t - np.log(np.exp(-gaps / t).sum(axis=1)).sum()) for t in GRID]
 
 
 def _log_chance(choice: Choice, temperature: float) -> float:
