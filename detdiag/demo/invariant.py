@@ -23,13 +23,33 @@ from torch import Tensor, nn
 ATTENTION_NAME = "row_at_a_time"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """Which tokens of the running forward are real: ``queries`` (rows, new tokens) and ``keys``
-    (rows, cached and new tokens), both boolean; ``keys`` is None where none is masked."""
+    (rows, cached and new tokens), both boolean; ``keys`` is None where none is masked.
+    ``alone``: one row without padding, which is already what every row is run as."""
 
     queries: Tensor
     keys: Tensor | None
+    alone: bool = False
+
+    @functools.cached_property
+    def query_places(self) -> list[Any]:
+        return [_places(row) for row in self.queries]
+
+    @functools.cached_property
+    def key_places(self) -> list[Any]:
+        whole = slice(None)
+        return [whole] * len(self.queries) if self.keys is None else [_places(k) for k in self.keys]
+
+
+def _places(real: Tensor) -> Any:
+    """An index of the real tokens: a slice where they are one run, as indexing by a mask is slow
+    beside the arithmetic of models of this size."""
+    found = real.nonzero().flatten().tolist()
+    if found and found[-1] - found[0] + 1 == len(found):
+        return slice(found[0], found[-1] + 1)
+    return real
 
 
 _ROWS: ContextVar[Rows | None] = ContextVar("rows", default=None)
@@ -49,9 +69,11 @@ class RowwiseModel(nn.Module):
 def _real_tokens(input_ids: Tensor | None, mask: Tensor | None) -> Rows | None:
     if input_ids is None:
         return None
+    single = input_ids.shape[0] == 1
     if mask is None or mask.dim() != 2:
-        return Rows(torch.ones_like(input_ids, dtype=torch.bool), None)
-    return Rows(mask[:, -input_ids.shape[1] :].bool(), mask.bool())
+        return Rows(torch.ones_like(input_ids, dtype=torch.bool), None, single)
+    keys = mask.bool()
+    return Rows(keys[:, -input_ids.shape[1] :], keys, single and bool(keys.all()))
 
 
 class RowwiseLinear(nn.Linear):
@@ -59,14 +81,15 @@ class RowwiseLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = _ROWS.get()
-        if rows is None or x.dim() != 3:
+        if rows is None or rows.alone or x.dim() != 3:
             return super().forward(x)
-        queries = rows.queries if rows.queries.shape == x.shape[:2] else None
+        known = rows.queries.shape == x.shape[:2]
         out = x.new_zeros(*x.shape[:2], self.out_features)
         for row in range(x.shape[0]):
-            real = slice(None) if queries is None else queries[row]
-            if x[row, real].numel():
-                out[row, real] = super().forward(x[row : row + 1, real])[0]
+            real = rows.query_places[row] if known else slice(None)
+            own = x[row : row + 1, real]
+            if own.numel():
+                out[row, real] = super().forward(own.clone())[0]
         return out
 
 
@@ -75,7 +98,7 @@ class RowwiseTokens(nn.Module):
 
     def forward(self, x: Tensor, *per_token: Tensor) -> Any:
         rows = _ROWS.get()
-        if rows is None or rows.queries.numel() != x.shape[0]:
+        if rows is None or rows.alone or rows.queries.numel() != x.shape[0]:
             return super().forward(x, *per_token)
         places = [r.nonzero().flatten() + i * len(r) for i, r in enumerate(rows.queries)]
         kept = [p for p in places if len(p)]
@@ -105,10 +128,13 @@ def attend_by_row(
     """Causal attention in the shape that transformers calls it: query (rows, heads, queries,
     width), key and value (rows, kv heads, keys, width). Returns (rows, queries, heads, width)."""
     rows = _ROWS.get()
+    if rows is not None and rows.alone:
+        alone = _causal(query.contiguous(), key.contiguous(), value.contiguous(), scaling)
+        return alone.transpose(1, 2).contiguous(), None
     out = torch.zeros_like(query)
     for row in range(query.shape[0]):
-        real = slice(None) if rows is None else rows.queries[row]
-        seen = slice(None) if rows is None or rows.keys is None else rows.keys[row]
+        real = slice(None) if rows is None else rows.query_places[row]
+        seen = slice(None) if rows is None else rows.key_places[row]
         q = query[row : row + 1, :, real].contiguous()
         k = key[row : row + 1, :, seen].contiguous()
         v = value[row : row + 1, :, seen].contiguous()
