@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from detdiag.evidence.adapters import adapt_response, prompt_token_ids, response_factors
+from detdiag.evidence.adapters import prompt_token_ids, response_factors
 from detdiag.evidence.adapters import bodies as reply_bodies
 from detdiag.evidence.adapters.factors import header_labels, served_from_cache
 from detdiag.evidence.observation import Observation, Output
@@ -138,7 +138,8 @@ class EndpointTarget:
         )
 
     def _output(self, decoded: Any, reply: Reply) -> Output:
-        if not isinstance(decoded, Mapping) or not reply_bodies.outputs(decoded):
+        found = reply_bodies.outputs(decoded) if isinstance(decoded, Mapping) else []
+        if not found:
             shown = self.client.scrub(" ".join(str(decoded).split()))[:120]
             raise EndpointError(
                 "no-answer",
@@ -146,7 +147,7 @@ class EndpointTarget:
                 status=reply.status,
                 retries=reply.retries,
             )
-        output = adapt_response(decoded)
+        output = found[0]
         if output.text is None and output.token_ids is None and not output.positions:
             raise EndpointError(
                 "no-answer", "the reply holds a choice without text", retries=reply.retries
