@@ -11,66 +11,119 @@ from detdiag.evidence.observation import Observation
 from detdiag.verdict.analysis import Analysis, analyse
 from detdiag.verdict.attribute import Attribution, sampling_causes
 from detdiag.verdict.causes import Cause, ranked
-from detdiag.verdict.endpoint.judge import Judged, judge_arms
-from detdiag.verdict.endpoint.masking import masked
+from detdiag.verdict.endpoint.judge import Judged, judge_arms, unsettled
+from detdiag.verdict.endpoint.masking import Masked, masked
 from detdiag.verdict.endpoint.opening import Open, masked_open, stopped_open
 from detdiag.verdict.endpoint.prompt_gate import prompt_finding
 from detdiag.verdict.endpoint.samples import read_samples
 from detdiag.verdict.endpoint.sampling import (
+    KNOB_RULE,
     draw_finding,
     effective,
     greedy_finding,
     knob_finding,
     tie_finding,
 )
-from detdiag.verdict.mechanisms import argmax_count, forks
+from detdiag.verdict.mechanisms import ArgmaxCount, ForkCount, argmax_count, forks, sampling_state
 from detdiag.verdict.report_object import Confidence
+from detdiag.verdict.table import build_table
 
 
 def attribute_endpoint(case: Case, trials: Sequence[Observation]) -> Attribution:
     """Gates (cache, prompt, draw, tie), then idle, routes, load, cache and baseline."""
-    hidden = masked(trials)
+    hidden = masked(trials, case.observations)
     evidence = [o for o in trials if o.id not in hidden.ids] or list(trials)
-    analysis = analyse(evidence, case.factor_layers)
+    fork_count = forks(build_table(evidence, case.factor_layers))
     argmax = argmax_count(evidence)
-    fork_count = forks(analysis.table)
-    choices, temperature = effective(evidence)
-    prompt = prompt_finding(evidence)
-    config = sampling_causes(case, evidence, analysis, argmax)
-    draw = draw_finding(choices, argmax, fork_count)
-    knob = knob_finding(case.observations)
-    tie = None if draw is not None else tie_finding(choices, fork_count)
-    settled = draw is None and (tie is None or tie.proven)
-    passed = greedy_finding(temperature) if settled else None
-    gates = [f for f in (prompt, draw, tie, knob, passed, hidden.finding()) if f is not None]
-    causes = list(config)
-    if any(c.layer == "config" for c in config):
-        gates = [f for f in gates if f is not draw and f is not knob]
-    causes += [_cause(f, _sure(f), analysis) for f in gates if f.outcome == "failed"]
-    causes += _static(case, causes)
-    read_as_others = prompt is not None and prompt.outcome == "failed"
+    config = _config(case, evidence, argmax)
+    gates = _gates(case, evidence, argmax, fork_count, bool(config))
     drawn = bool(config) or any(
         f.outcome == "failed" and f.layer in ("config", "decode") for f in gates
     )
     judged = Judged()
-    if not read_as_others:
+    if not any(f.outcome == "failed" and f.layer == "input" for f in gates):
         samples = read_samples(evidence, first_only=drawn)
-        judged = judge_arms(case, samples, logprobs=bool(choices), knobs_ran=knob is not None)
-        if drawn:
-            judged = replace(judged, open=None)
-    causes += [_cause(f, sure, analysis) for f, sure in judged.named]
-    opened = None if causes else _opened(case, trials, evidence, bool(hidden.ids), judged)
-    analysis = _witnessed(analysis, judged)
-    named = {c.layer for c in causes}
+        logprobs = any(o.output.positions for o in evidence)
+        knobs_ran = any(f.rule == KNOB_RULE for f in gates)
+        judged = judge_arms(case, samples, logprobs=logprobs, knobs_ran=knobs_ran)
+        judged = replace(judged, open=None) if drawn else judged
+    analysis = _shown(case, evidence, judged, bool(hidden.ids))
+    named = [(f, _sure(f)) for f in gates if f.outcome == "failed"] + list(judged.named)
+    causes = config + [_cause(f, sure, analysis) for f, sure in named]
+    causes += _static(case, causes)
+    layers = {c.layer for c in causes}
+    told = [*gates, *judged.findings, *filter(None, [hidden.finding()])]
     return Attribution(
         analysis,
         tuple(ranked(causes)),
-        findings=(*case.findings, *gates, *judged.findings, *(f for f, _ in judged.named)),
-        weak=tuple(c for c in analysis.contrasts if c.k and c.bundle.layer not in named),
+        findings=(
+            *case.findings,
+            *(unsettled(f) if hidden.ids and f.outcome == "passed" else f for f in told),
+            *(f for f, _ in judged.named),
+        ),
+        weak=tuple(c for c in analysis.contrasts if c.k and c.bundle.layer not in layers),
         argmax=argmax,
         forks_moved=fork_count.moved,
-        open=opened,
+        open=None if causes else _opened(case, trials, hidden, judged),
     )
+
+
+def _config(case: Case, evidence: Sequence[Observation], argmax: ArgmaxCount) -> list[Cause]:
+    """Requests that sample by their own words, or leave it to the server."""
+    if all(sampling_state(o) == "greedy" for o in evidence):
+        return []
+    whole = analyse(_plain(evidence, connections=False), case.factor_layers)
+    return sampling_causes(case, evidence, whole, argmax)
+
+
+def _gates(
+    case: Case,
+    evidence: Sequence[Observation],
+    argmax: ArgmaxCount,
+    count: ForkCount,
+    sampled: bool,
+) -> list[Finding]:
+    """Prompt, draw, tie and knobs, each failed or passed; a request that samples by its own words
+    needs no proof that something draws."""
+    choices, temperature = effective(evidence)
+    prompt = prompt_finding(evidence)
+    draw = knob = tie = passed = None
+    if not sampled:
+        draw = draw_finding(choices, argmax, count)
+        knob = knob_finding(case.observations)
+        tie = None if draw is not None else tie_finding(choices, count)
+        settled = draw is None and (tie is None or tie.proven)
+        passed = greedy_finding(temperature) if settled else None
+    return [f for f in (prompt, draw, tie, knob, passed) if f is not None]
+
+
+def _shown(case: Case, evidence: Sequence[Observation], judged: Judged, hidden: bool) -> Analysis:
+    """The counts of the report. Connections that change nothing are no condition of their own;
+    without a tested load arm, batch contrasts that flip nothing clear nothing; replies of a
+    response cache clear nothing at all."""
+    inert = any(
+        f.rule == "version.replica-behind-balancer" and f.outcome == "passed"
+        for f in judged.findings
+    )
+    analysis = analyse(_plain(evidence, connections=not inert), case.factor_layers)
+    if hidden:
+        return replace(analysis, contrasts=(), controls=())
+    cleared = any(
+        f.rule == "batch.load-sensitive" and f.outcome == "passed" for f in judged.findings
+    )
+    if cleared:
+        return analysis
+    kept = tuple(c for c in analysis.contrasts if c.k or c.bundle.layer != "batch")
+    return replace(analysis, contrasts=kept)
+
+
+def _plain(observations: Sequence[Observation], *, connections: bool) -> list[Observation]:
+    """Without the exact dose of a burst (it has a test of its own), and connections if asked."""
+    dropped = {"in_flight_tokens"} | (set() if connections else {"connection"})
+    return [
+        replace(o, factors={k: v for k, v in o.factors.items() if k not in dropped})
+        for o in observations
+    ]
 
 
 def _cause(finding: Finding, sure: Confidence, analysis: Analysis) -> Cause:
@@ -95,28 +148,13 @@ def _static(case: Case, causes: Sequence[Cause]) -> list[Cause]:
 
 
 def _opened(
-    case: Case,
-    trials: Sequence[Observation],
-    evidence: Sequence[Observation],
-    hidden: bool,
-    judged: Judged,
+    case: Case, trials: Sequence[Observation], hidden: Masked, judged: Judged
 ) -> Open | None:
     if judged.open is not None:
         return judged.open
-    if hidden:
-        return masked_open(case, masked(trials))
+    if hidden.ids:
+        return masked_open(case, hidden)
     stopped = next((f for f in case.findings if f.rule == "endpoint.stopped"), None)
     if stopped is not None:
         return stopped_open(case, stopped.summary, len(trials))
     return None
-
-
-def _witnessed(analysis: Analysis, judged: Judged) -> Analysis:
-    """Without a tested load arm, contrasts of the batch layer that flip nothing clear nothing."""
-    cleared = any(
-        f.rule == "batch.load-sensitive" and f.outcome == "passed" for f in judged.findings
-    )
-    if cleared:
-        return analysis
-    kept = tuple(c for c in analysis.contrasts if c.k or c.bundle.layer != "batch")
-    return replace(analysis, contrasts=kept)

@@ -167,20 +167,20 @@ def _arms(
         else:
             finding = load_open(load, p)
             cleared = finding.outcome == "passed" and steady
-            told.append(finding if steady else _unsettled(finding))
+            told.append(finding if steady else unsettled(finding))
             opened = load_open_case(case, load, p) if load.fresh and steady else None
     if cache is not None:
         finding = cache_finding(cache, tests.p["cache"])
         if finding.outcome == "failed" and steady:
             named.append((finding, "confirmed" if finding.proven else "likely"))
         else:
-            told.append(finding if cleared or finding.outcome != "passed" else _unsettled(finding))
+            told.append(finding if cleared or finding.outcome != "passed" else unsettled(finding))
             if not steady and finding.outcome == "failed":
-                told[-1] = _unsettled(finding)
+                told[-1] = unsettled(finding)
     return named, told, opened
 
 
-def _unsettled(finding: Finding) -> Finding:
+def unsettled(finding: Finding) -> Finding:
     """A result that clears or blames nothing while something more basic is open."""
     return replace(finding, outcome="inconclusive", mechanism=False, proven=False)
 

@@ -48,15 +48,16 @@ class Masked:
         )
 
 
-def masked(observations: Sequence[Observation]) -> Masked:
-    """Find replies that a cache gave: said by a header, by an id that comes again, by speed."""
+def masked(observations: Sequence[Observation], others: Sequence[Observation] = ()) -> Masked:
+    """Find replies that a cache gave: said by a header, by an id that comes again, by speed
+    (``others`` hold the calls with unseen prompts)."""
     reasons: dict[str, set[str]] = {
         "say so in a header": {o.id for o in observations if context(o).get("response_cache")},
         "repeat the id and creation time of an earlier reply": _repeated(observations),
     }
     known = set().union(*reasons.values())
     reasons["come far faster than unseen prompts of the same length"] = (
-        _too_fast(observations) - known
+        _too_fast(observations, others) - known
     )
     ids = frozenset().union(*reasons.values())
     counted = tuple((reason, len(found)) for reason, found in reasons.items() if found)
@@ -82,9 +83,9 @@ def _repeated(observations: Sequence[Observation]) -> set[str]:
     return again
 
 
-def _too_fast(observations: Sequence[Observation]) -> set[str]:
+def _too_fast(observations: Sequence[Observation], others: Sequence[Observation]) -> set[str]:
     """Repeats against the ``fresh`` calls (unseen prompts of the same length, same server)."""
-    fresh = [_wall_s(o) for o in observations if context(o).get("phase") == "fresh"]
+    fresh = [_wall_s(o) for o in others if context(o).get("phase") == "fresh"]
     usual = median(fresh) if len(fresh) >= 2 else 0.0
     if usual < SLOW_ENOUGH_S:
         return set()

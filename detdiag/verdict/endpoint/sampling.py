@@ -23,6 +23,7 @@ ENOUGH_BELOW = 2
 SMALL_TEMPERATURE = 0.01
 """The lowest temperature that vLLM samples at (lower ones, above its greedy threshold, are raised
 to it)."""
+KNOB_RULE = "config.sampling-knobs"
 _PIN = Remedy(
     "make the request greedy on the server's own terms: temperature 0 reaches the engine, no "
     "server-side default or gateway replaces it",
@@ -158,17 +159,17 @@ def knob_finding(observations: Sequence[Observation]) -> Finding | None:
     )
     if apart_narrow[0] == 0 and apart_wide[0] and p <= 0.01:
         return Finding(
-            "config", "config.sampling-observed", "failed", f"something samples: {text}", "high",
+            "config", KNOB_RULE, "failed", f"something samples: {text}", "high",
             kind="sampling_still_on", subject="temperature", evidence=evidence, remedy=_PIN,
             mechanism=True, explains=("*",),
         )  # fmt: skip
     if apart_narrow[0]:
         return Finding(
-            "config", "config.sampling-observed", "passed",
+            "config", KNOB_RULE, "passed",
             f"narrowing the draw to one token does not make the text repeat: {text}",
             evidence=evidence,
         )  # fmt: skip
-    return Finding("config", "config.sampling-observed", "inconclusive", text, evidence=evidence)
+    return Finding("config", KNOB_RULE, "inconclusive", text, evidence=evidence)
 
 
 def _apart(rows: Sequence[tuple[str, int]]) -> tuple[int, int]:
