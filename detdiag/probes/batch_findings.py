@@ -9,7 +9,7 @@ from typing import Any
 from detdiag.evidence.finding import Evidence, Finding
 from detdiag.evidence.record import Event
 from detdiag.probes.batch_wording import contrast_finding
-from detdiag.probes.conditions import Condition
+from detdiag.probes.conditions import BASE, Condition
 from detdiag.probes.figures import heatmap
 from detdiag.probes.freeze import pins
 from detdiag.probes.interface import ProbeContext
@@ -26,6 +26,7 @@ from detdiag.probes.runs import bench
 from detdiag.probes.trials import Trials, changed_cases
 from detdiag.targets.local import LocalTarget
 from detdiag.targets.padding import Padded
+from detdiag.trace import Proof
 
 
 def findings(
@@ -60,7 +61,7 @@ def findings(
         if birth is not None and finding.mechanism:
             if stable or birth.beyond_rounding or tokens_alone:
                 finding = _pinned(context, trials, finding, birth, cases[0], logs[0])
-        if factor == "batch_size" and not _stabiliser(trials).sources:
+        if stable and _worth_proving(context, finding, against):
             drawn = yield from _proved(context, trials, condition, finding, left)
         else:
             yield finding
@@ -95,6 +96,15 @@ def _pinned(
     return replace(finding, proven=True, evidence=(*finding.evidence, proof))
 
 
+def _worth_proving(context: ProbeContext, finding: Finding, against: str) -> bool:
+    """The proof lines a run up with the solo run, and one proof is enough: batch size first, then
+    padding that is blamed for more than rounding that no token feels."""
+    if finding.subject == "batch_size":
+        return True
+    first = not context.scratch.get("proof")
+    return first and finding.subject == "padded_length" and finding.mechanism and against == BASE
+
+
 def _proved(
     context: ProbeContext,
     trials: Trials,
@@ -104,19 +114,30 @@ def _proved(
 ) -> Generator[Event, None, bool]:
     """The finding, sharpened by the operator proof; returns whether that drew the heatmap.
 
-    The proof's sources stand in for the module-level finding where interventions bear them out.
+    The proof's sources stand in for the module-level finding of a batch size where interventions
+    bear them out; a finding on padding keeps its own rule and gains the operator.
     """
     proof = batch_proof(context, trials.ref, condition, left)
     if proof is None:
         yield finding
         return False
-    if conclusive(proof):
+    context.scratch["proof"] = True
+    if conclusive(proof) and finding.subject == "batch_size":
         yield from (_with_counts(f, finding) for f in proof_findings(proof, trials.ref))
     else:
-        yield with_operator(finding, proof)
+        yield _sharpened(finding, proof)
     yield from proof_tables(proof, trials.ref)
     context.scratch["heatmap"] = proof.heatmap is not None
     return proof.heatmap is not None
+
+
+def _sharpened(finding: Finding, proof: Proof) -> Finding:
+    """``finding`` with the operator of its module, and with the proof where it has one."""
+    named = with_operator(finding, proof)
+    if not conclusive(proof) or named.locus is None or named.locus.op is None:
+        return named
+    summary = f"{named.summary}; {proof.statement[1]}"
+    return replace(named, summary=summary, proven=named.proven or proof.proven)
 
 
 def _with_counts(proved: Finding, measured: Finding) -> Finding:

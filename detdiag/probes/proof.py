@@ -35,7 +35,7 @@ def _pieces(context: ProbeContext, ref: Reference) -> list[str]:
 def batch_proof(
     context: ProbeContext, ref: Reference, condition: Condition, left: list[str]
 ) -> Proof | None:
-    """The proof for a batch of copies that differs from the solo run; None without the time."""
+    """The proof for a run of another shape that differs from the solo run; None without time."""
     cost = bench(context).clock.forward_s(BATCH_FORWARDS, condition.tokens)
     if 0.45 * context.remaining_s() < cost:
         left.append("operator proof of the batch difference")

@@ -132,7 +132,7 @@ def cut_guess(shape: Shape, batch: Layout, row: int) -> Cut | None:
         for axis in token_axes(shape):
             if axis and shape[axis] == batch.length:
                 picks[axis] = pick_of(batch.real[row], batch.length)
-        return Cut(tuple(picks), None, True)
+        return Cut(tuple(picks), None, batch.n > 1)
     if shape[0] == batch.n * batch.length and batch.n > 1:
         rest: list[Pick] = [None] * len(shape)
         picks = [slice(row, row + 1), pick_of(batch.real[row], batch.length), *rest]

@@ -100,7 +100,7 @@ def _prove(run: Run, start: float, placebos: int, toggles: bool, tokens: list[st
     return Proof(
         mode="batch",
         status=status,
-        statement=batch_statement(status, whole, sources, run.interventions, run.placebos),
+        statement=batch_statement(status, whole, sources, run.placebos, _where(run.batched)),
         neutral=True,
         first_divergence=first,
         difference=whole,
@@ -289,6 +289,13 @@ def _status(whole: Distance, last: Distance, placebos: list[Effect], wanted: int
     enough = len(placebos) >= wanted
     quiet = not any(p.changed for p in placebos)
     return "proven" if enough and quiet else "partial"
+
+
+def _where(call: ForwardCall) -> str:
+    layout = call.layouts()[0]
+    if layout.n == 1:
+        return "a padded run"
+    return "a padded batch" if layout.any_padded else "the batch"
 
 
 def _counts(comparison: Comparison) -> dict[str, int]:

@@ -33,6 +33,15 @@ class Layout:
     def padded(self, row: int) -> bool:
         return len(self.real[row]) != self.length or len(self.kv_real[row]) != self.kv
 
+    @property
+    def any_padded(self) -> bool:
+        return any(self.padded(row) for row in range(self.n))
+
+    @property
+    def divides(self) -> bool:
+        """Whether running rows alone, without padding, gives another shape at all."""
+        return self.n > 1 or self.any_padded
+
 
 @dataclass(frozen=True)
 class ForwardCall:

@@ -25,7 +25,7 @@ def directions(run: Run, solo_trace: Trace, trace: Trace, comparison: Comparison
     if first is not None and first.label == "born" and first.other is not None:
         _graft_into_batch(run, solo_trace, trace, first)
         _graft_into_solo(run, solo_trace, trace, first)
-    if run.has_time(1, "constant shape"):
+    if run.batched.rows > 1 and run.has_time(1, "constant shape"):
         copies = run.batched.repeated(run.row)
         logits, wall = run.timed(lambda: copies.run(run.model))
         left = distance(run.as_is, run.rows(logits))
@@ -112,8 +112,8 @@ def _placebo_ops(trace: Trace, blamed: set[str]) -> list[str]:
     path = ancestors(trace)
     names: dict[str, int] = {}
     for op in trace.ops:
-        batched = any(s.batched for s in op.inputs) and any(s.batched for s in op.outputs)
-        if op.index in path and op.floating and batched and op.name not in blamed:
+        rowwise = any(s.has_row for s in op.inputs) and any(s.has_row for s in op.outputs)
+        if op.index in path and op.floating and rowwise and op.name not in blamed:
             names[op.name] = names.get(op.name, 0) + 1
     heavy = [n for n in names if n in ROW_OPS]
     light = [n for n in names if n not in ROW_OPS and not n.endswith("_") and n != "aten.to"]
@@ -129,7 +129,7 @@ def _placebo_graft(run: Run, solo_trace: Trace, trace: Trace, comparison: Compar
         if o.label == "equal"
         and o.on_path
         and o.op.floating
-        and any(s.batched for s in o.op.outputs)
+        and any(s.has_row for s in o.op.outputs)
     ]
     if not equal or not run.has_time(1, "graft at a random equal operator"):
         return

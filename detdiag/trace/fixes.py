@@ -123,7 +123,7 @@ def _rowed(
 ) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         layout = layouts[min(stack.step, len(layouts) - 1)]
-        if busy or layout.n < 2:
+        if busy or not layout.divides:
             return forward(*args, **kwargs)
         busy.append(path)
         try:

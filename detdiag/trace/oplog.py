@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -29,6 +30,11 @@ class Sig(NamedTuple):
     producer: int
     source: str
     batched: bool
+
+    @property
+    def has_row(self) -> bool:
+        """Whether the row under test is a part of the operand: of a batch, or of padding."""
+        return self.batched or (self.digest is not None and prod(self.shape) != prod(self.raw))
 
 
 @dataclass(slots=True)

@@ -2,63 +2,25 @@
 
 from __future__ import annotations
 
-import random
-import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from detdiag.trace.bits import bit_equal
 from detdiag.trace.calls import ForwardCall, is_compiled
-from detdiag.trace.effects import SAME, Distance, distance, margin_bridge
-from detdiag.trace.fixes import site_of
-from detdiag.trace.freezing import Frozen, frozen_run, keep_modules, keep_sites
-from detdiag.trace.graft import Site
+from detdiag.trace.effects import SAME, distance, margin_bridge
+from detdiag.trace.freezing import Frozen, frozen_run
 from detdiag.trace.heat import Heat
-from detdiag.trace.labels import LABELS, Comparison, Labelled, born_module, compare
-from detdiag.trace.oplog import Op, Trace
+from detdiag.trace.labels import LABELS, compare
+from detdiag.trace.oplog import Trace
 from detdiag.trace.recorder import record
-from detdiag.trace.result import Effect, Proof, Source, SourceKind, Status
-from detdiag.trace.state import Name, Snapshot, adopt, changed, restore, snapshot
+from detdiag.trace.rerun_search import placebo_freezes, search
+from detdiag.trace.reruns import Reruns, control, differing_traces, flat
+from detdiag.trace.result import Proof, Status
+from detdiag.trace.state import Name, adopt, changed, restore, snapshot
 from detdiag.trace.tables import operator_table
 from detdiag.trace.wording import rerun_statement
-
-CHECKS = 4
-"""Runs under an intervention; all must agree with the first."""
-
-MAX_SOURCES = 8
-FREEZE = "freeze the result"
-Family = tuple[str, str, int]
-"""(operator, module path without block numbers, occurrence): one call in every block."""
-
-
-@dataclass
-class _Run:
-    model: nn.Module
-    call: ForwardCall
-    deadline: float
-    seed: int
-    start_state: Snapshot
-    slowest_s: float = 0.0
-    interventions: list[Effect] = field(default_factory=list)
-    placebos: list[Effect] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-
-    def has_time(self, forwards: float, what: str) -> bool:
-        if time.monotonic() + forwards * self.slowest_s <= self.deadline:
-            return True
-        self.skipped.append(what)
-        return False
-
-    def plain(self, frozen: Frozen | None = None) -> Tensor:
-        start = time.monotonic()
-        with frozen_run(self.model, self.start_state, frozen or Frozen()):
-            out = self.call.run(self.model)
-        self.slowest_s = max(self.slowest_s, time.monotonic() - start)
-        return out
 
 
 def prove_rerun(
@@ -81,7 +43,7 @@ def prove_rerun(
     """
     start = time.monotonic()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    run = _Run(model, call, start + budget_s, seed, snapshot(model))
+    run = Reruns(model, call, start + budget_s, seed, snapshot(model))
     try:
         with torch.random.fork_rng(devices=devices):
             return _prove(run, start, pairs, placebos, tokens, row)
@@ -90,17 +52,17 @@ def prove_rerun(
 
 
 def _prove(
-    run: _Run, start: float, pairs: int, placebos: int, tokens: list[str] | None, row: int
+    run: Reruns, start: float, pairs: int, placebos: int, tokens: list[str] | None, row: int
 ) -> Proof:
     first_logits = run.plain()
     moved = changed(run.model, run.start_state)
     adopt(run.model, run.start_state, moved)
-    differing, done, example = _control(run, first_logits, pairs)
+    differing, done, example = control(run, first_logits, pairs)
     if differing == 0:
         return _equal(run, start, first_logits, done, moved)
-    whole = distance(_flat(first_logits), _flat(example))
+    whole = distance(flat(first_logits), flat(example))
     heat = Heat()
-    traces = _differing_traces(run, Frozen(), max(3, pairs), heat)
+    traces = differing_traces(run, Frozen(), max(3, pairs), heat)
     if traces is None:
         text = "the traced runs agreed, so no operator can be named"
         return Proof(
@@ -114,11 +76,11 @@ def _prove(
             wall_s=time.monotonic() - start,
         )
     comparison = compare(*traces)
-    sources, frozen, left = _search(run, comparison, moved, whole)
+    sources, frozen, left = search(run, comparison, moved, whole)
     first = None
     if sources:
         first = {"token": whole.first_token, "module": sources[0].module, "op": sources[0].op}
-        _placebos(run, traces, comparison, {s.op for s in sources}, placebos)
+        placebo_freezes(run, traces, comparison, {s.op for s in sources}, placebos)
     neutral = _neutral(run, frozen) if left.bit_equal and sources else None
     loud = any(p.remaining.bit_equal for p in run.placebos)
     whole_story = left.bit_equal and len(run.placebos) >= placebos and not loud
@@ -150,23 +112,7 @@ def _prove(
     )
 
 
-def _control(run: _Run, reference: Tensor, pairs: int) -> tuple[int, int, Tensor]:
-    """(differing, runs compared, the first run that differed) against ``reference``."""
-    differing, done, example = 0, 0, reference
-    for _ in range(pairs):
-        if done >= 2 and not run.has_time(1, f"{pairs - done} of {pairs} reruns"):
-            break
-        again = run.plain()
-        done += 1
-        if not bit_equal(reference, again):
-            example = again if differing == 0 else example
-            differing += 1
-            if differing >= 3 and done >= min(pairs, 10):
-                break
-    return differing, done, example
-
-
-def _equal(run: _Run, start: float, logits: Tensor, done: int, moved: tuple[Name, ...]) -> Proof:
+def _equal(run: Reruns, start: float, logits: Tensor, done: int, moved: tuple[Name, ...]) -> Proof:
     trace = record(run.model, run.call, whole=True, watch_random=True)
     neutral = bit_equal(trace.logits, logits)
     drew = [op for op in trace.ops if op.drew]
@@ -189,208 +135,7 @@ def _equal(run: _Run, start: float, logits: Tensor, done: int, moved: tuple[Name
     )
 
 
-def _differing_traces(
-    run: _Run, frozen: Frozen, attempts: int, heat: Heat | None = None
-) -> tuple[Trace, Trace] | None:
-    """Two traced runs whose logits differ, or None."""
-    with frozen_run(run.model, run.start_state, frozen):
-        a = record(
-            run.model, run.call, whole=True, watch_random=True, sink=heat.keep if heat else None
-        )
-    for _ in range(attempts):
-        if not run.has_time(2, "another traced pair"):
-            return None
-        with frozen_run(run.model, run.start_state, frozen):
-            b = record(
-                run.model,
-                run.call,
-                whole=True,
-                watch_random=True,
-                sink=heat.compare if heat else None,
-            )
-        if not bit_equal(a.logits, b.logits):
-            return a, b
-    return None
-
-
-def _search(
-    run: _Run, comparison: Comparison, moved: tuple[Name, ...], whole: Distance
-) -> tuple[list[Source], Frozen, Distance]:
-    sources: list[Source] = []
-    families: set[Family] = set()
-    total, left = Frozen(), whole
-    while not left.bit_equal and len(sources) < MAX_SOURCES:
-        step = _step(run, comparison, total, left, moved, families)
-        if step is None:
-            break
-        source, total = step
-        sources.append(source)
-        left = source.after
-        if left.bit_equal:
-            break
-        new = _differing_traces(run, total, 3)
-        if new is None:
-            break
-        comparison = compare(*new)
-    return sources, total, left
-
-
-def _step(
-    run: _Run,
-    comparison: Comparison,
-    total: Frozen,
-    left: Distance,
-    moved: tuple[Name, ...],
-    families: set[Family],
-) -> tuple[Source, Frozen] | None:
-    """Freeze the first operator that does not repeat, then wider, until something helps."""
-    item = comparison.root or comparison.first
-    if item is None and born_module(comparison) is None:
-        return None
-    for method, target, module, op, kind, make in _attempts(run, comparison, moved, families):
-        if not run.has_time(CHECKS + 1, method):
-            return None
-        start = time.monotonic()
-        new = total | make()
-        after, k = _check(run, new)
-        wall = time.monotonic() - start
-        calls = len(new.sites) + len(new.modules) - len(total.sites) - len(total.modules)
-        note = f"{k} of {CHECKS} runs differ"
-        run.interventions.append(Effect(method, target, after, True, calls, wall, note))
-        inside = module if method == FREEZE else None
-        if after.bit_equal or _moved_on(run, new, comparison, inside):
-            if item is not None:
-                families.add(_family(item.op))
-            source = Source(op, module, kind, method, calls, left, after, note=note)
-            return source, new
-    return None
-
-
-Attempted = tuple[str, str, str, str, SourceKind, Callable[[], Frozen]]
-
-
-def _attempts(
-    run: _Run, comparison: Comparison, moved: tuple[Name, ...], families: set[Family]
-) -> Iterator[Attempted]:
-    item = comparison.root or comparison.first
-    hidden = born_module(comparison)
-    op = item.op.name if item else "outside the dispatcher"
-    module = item.op.frame.path if item else (hidden or "")
-    if hidden is not None and item is not None and item.reason in ("external", "region"):
-        if item.op.frame.path != hidden and hidden.startswith(item.op.frame.path):
-            module, op = hidden, "outside the dispatcher"
-    if moved:
-        owner = _owner(item, moved, module)
-        names = ", ".join(f"{p}.{n}" if p else n for p, n in moved[:3])
-        made = Frozen(reset=moved)
-        yield "state put back before each run", names, owner, op, "state", lambda: made
-    if item is not None and op != "outside the dispatcher":
-        kind: SourceKind = "stochastic" if item.op.drew else "not_repeatable"
-        sites = _group(comparison, item, _family(item.op) in families)
-        yield FREEZE, op, module, op, kind, lambda: keep_sites(run.model, run.call, sites)
-    if module:
-        kind = "stochastic" if item is not None and item.op.drew else "not_repeatable"
-        again = item is not None and _family(item.op) in families
-        paths = _like(run.model, module) if again else frozenset([module])
-        yield (
-            "freeze the module's output",
-            module,
-            module,
-            op,
-            kind,
-            lambda: keep_modules(run.model, run.call, paths),
-        )
-
-
-def _owner(item: Labelled | None, moved: tuple[Name, ...], module: str) -> str:
-    owners = [path for path, _ in moved]
-    if module in owners or not owners:
-        return module
-    return owners[0]
-
-
-def _group(comparison: Comparison, item: Labelled, wide: bool) -> frozenset[Site]:
-    """The call alone, or with its counterparts in other blocks: all that draw random numbers
-    where this one does, all of them where a counterpart was a source before (``wide``)."""
-    key = _family(item.op)
-    return frozenset(
-        site_of(o.op)
-        for o in comparison.ops
-        if o is item or (_family(o.op) == key and (wide or (item.op.drew and o.op.drew)))
-    )
-
-
-def _family(op: Op) -> Family:
-    return op.name, re.sub(r"\.\d+", ".*", op.frame.path), op.occurrence
-
-
-def _like(model: nn.Module, path: str) -> frozenset[str]:
-    shape = re.sub(r"\.\d+", ".*", path)
-    names = [n for n, _ in getattr(model, "_orig_mod", model).named_modules()]
-    return frozenset(n for n in names if re.sub(r"\.\d+", ".*", n) == shape)
-
-
-def _check(run: _Run, frozen: Frozen) -> tuple[Distance, int]:
-    """Worst distance of ``CHECKS`` runs to the first, all under the intervention."""
-    first = run.plain(frozen)
-    worst, differing = SAME, 0
-    for _ in range(CHECKS):
-        again = run.plain(frozen)
-        if bit_equal(first, again):
-            continue
-        differing += 1
-        found = distance(_flat(first), _flat(again))
-        worst = found if found.max_abs_logit >= worst.max_abs_logit else worst
-    return worst, differing
-
-
-def _moved_on(run: _Run, frozen: Frozen, comparison: Comparison, inside: str | None) -> bool:
-    """Whether the first difference now comes later in the forward, and not in ``inside``: a
-    module with several sources is better frozen as one."""
-    traces = _differing_traces(run, frozen, 2)
-    if traces is None:
-        return False
-    now = compare(*traces)
-    before = comparison.root or comparison.first
-    after = now.root or now.first
-    if before is None or after is None:
-        return False
-    if inside is not None and after.op.frame.path == inside:
-        return False
-    return after.op.index > before.op.index and site_of(after.op) != site_of(before.op)
-
-
-def _placebos(
-    run: _Run,
-    traces: tuple[Trace, Trace],
-    comparison: Comparison,
-    blamed: set[str],
-    wanted: int,
-) -> None:
-    """Freeze equal operators of other classes: the runs must go on differing."""
-    equal = [
-        o
-        for o in comparison.ops
-        if o.label == "equal" and o.on_path and o.op.floating and o.op.name not in blamed
-    ]
-    by_name: dict[str, list[Labelled]] = {}
-    for o in equal:
-        by_name.setdefault(o.op.name, []).append(o)
-    names = sorted(by_name)
-    random.Random(run.seed).shuffle(names)
-    for name in names[:wanted]:
-        if not run.has_time(CHECKS + 1, f"placebo {name}"):
-            return
-        start = time.monotonic()
-        sites = frozenset(site_of(o.op) for o in by_name[name])
-        after, k = _check(run, keep_sites(run.model, run.call, sites))
-        wall = time.monotonic() - start
-        note = f"{k} of {CHECKS} runs differ"
-        changed_something = after.bit_equal
-        run.placebos.append(Effect(FREEZE, name, after, changed_something, len(sites), wall, note))
-
-
-def _neutral(run: _Run, frozen: Frozen) -> bool:
+def _neutral(run: Reruns, frozen: Frozen) -> bool:
     """With the sources frozen, traced and plain runs must have the same bits."""
     plain = run.plain(frozen)
     with frozen_run(run.model, run.start_state, frozen):
@@ -398,11 +143,7 @@ def _neutral(run: _Run, frozen: Frozen) -> bool:
     return bit_equal(plain, traced.logits)
 
 
-def _flat(logits: Tensor) -> Tensor:
-    return logits.reshape(-1, logits.shape[-1])
-
-
-def _notes(run: _Run, trace: Trace, moved: tuple[Name, ...]) -> tuple[str, ...]:
+def _notes(run: Reruns, trace: Trace, moved: tuple[Name, ...]) -> tuple[str, ...]:
     notes = list(dict.fromkeys(trace.coverage.notes))[:8]
     if moved:
         names = ", ".join(f"{p}.{n}" if p else n for p, n in moved[:6])

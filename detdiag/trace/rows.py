@@ -1,7 +1,8 @@
 """Run operators one row at a time: the intervention, and batch-invariant inference for users.
 
 Each row is computed at the shape it would have alone: its own slice of the batch, and of that the
-real tokens only. Padding positions get zeros, which nothing reads.
+real tokens only. Padding positions keep what the whole batch computed there: no real token reads
+them, but they must stay finite (zero times infinity in a masked attention is not a number).
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class RowWise(TorchDispatchMode):
         kwargs = kwargs or {}
         info = op_info(func)
         layout = self.layout()
-        if layout is None or layout.n < 2 or not self.wanted(info.name, self.stack.top):
+        if layout is None or not layout.divides or not self.wanted(info.name, self.stack.top):
             return func(*args, **kwargs)
         out = None
         if not info.writes:
@@ -98,22 +99,21 @@ class RowWise(TorchDispatchMode):
         tensor = dict(values)[lead]
         if not tensor.is_floating_point():
             return None
-        padded = any(layout.padded(r) for r in range(layout.n))
-        alone = name == SDPA and padded and not self.keep_mask() and layout.static is None
+        alone = name == SDPA and layout.any_padded and not self.keep_mask() and not layout.static
+        whole = func(*args, **kwargs) if layout.any_padded else None
         parts = []
         for row in range(layout.n):
             cut = {k: cut_row(v, splits[k], layout, row) if k in splits else v for k, v in values}
             parts.append(_call(func, names, cut, layout, alone))
-        out = join_rows(parts, output_split(name, lead, splits), layout, tensor)
-        shapes = self._whole_shapes(func, args, kwargs)
-        return out if tuple(tuple(t.shape) for t in tensors_in(out)) == shapes else None
+        out = join_rows(parts, output_split(name, lead, splits), layout, tensor, whole)
+        shapes = self._whole_shapes(func, args, kwargs) if whole is None else _shapes(whole)
+        return out if _shapes(out) == shapes else None
 
     def _whole_shapes(self, func: Any, args: Any, kwargs: Any) -> tuple[tuple[int, ...], ...]:
         """Shapes of the results at the batch's shape, from one real call for each signature."""
         key = (func, *(tuple(t.shape) for t in tensors_in((args, kwargs))), repr(_plain(args)))
         if key not in self._fits:
-            whole = tensors_in(func(*args, **kwargs))
-            self._fits[key] = tuple(tuple(t.shape) for t in whole)
+            self._fits[key] = _shapes(func(*args, **kwargs))
         return self._fits[key]
 
     def _split(self, op: str, name: str, t: Tensor, layout: Layout) -> Split:
@@ -129,6 +129,10 @@ class RowWise(TorchDispatchMode):
         if size == 1 and t.dim() > 2:
             return Split("one", token_axes(op, name, tuple(t.shape), layout))
         return Split("shared")
+
+
+def _shapes(value: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(t.shape) for t in tensors_in(value))
 
 
 def _plain(args: tuple[Any, ...]) -> list[Any]:

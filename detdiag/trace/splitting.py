@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -86,20 +87,29 @@ def output_split(name: str, lead: str, splits: dict[str, Split]) -> Split:
     return Split(split.kind, axes + tuple(a for a in splits["other"].axes if a[0] == 3))
 
 
-def join_rows(parts: list[Any], split: Split, layout: Layout, lead: Tensor) -> Any:
+def join_rows(
+    parts: list[Any], split: Split, layout: Layout, lead: Tensor, whole: Any = None
+) -> Any:
+    """One result from those of the rows; padding as in ``whole`` (zeros without it)."""
     if isinstance(parts[0], (tuple, list)):
-        columns = [join_rows(list(c), split, layout, lead) for c in zip(*parts, strict=True)]
+        wholes = whole if isinstance(whole, (tuple, list)) else [None] * len(parts[0])
+        columns = [
+            join_rows(list(c), split, layout, lead, w)
+            for c, w in zip(zip(*parts, strict=True), wholes, strict=True)
+        ]
         return None if any(c is None for c in columns) else type(parts[0])(columns)
     if not isinstance(parts[0], Tensor) or parts[0].dim() == 0:
         return None
-    if split.kind == "group" or not any(layout.padded(r) for r in range(layout.n)):
-        whole = torch.cat(parts, dim=0)
-        return whole if whole.shape[0] == lead.shape[0] else None
-    return _scatter(parts, split, layout, lead)
+    if split.kind == "group" or not layout.any_padded:
+        joined = torch.cat(parts, dim=0)
+        return joined if joined.shape[0] == lead.shape[0] else None
+    return _scatter(parts, split, layout, lead, whole)
 
 
-def _scatter(parts: list[Tensor], split: Split, layout: Layout, lead: Tensor) -> Tensor | None:
-    """Rows of real tokens back into the padded tensor, zeros elsewhere."""
+def _scatter(
+    parts: list[Tensor], split: Split, layout: Layout, lead: Tensor, base: Tensor | None
+) -> Tensor | None:
+    """Rows of real tokens back into the padded tensor ``base`` (zeros where there is none)."""
     if split.kind == "fold":
         parts = [p.unflatten(0, (1, -1)) for p in parts]
     axes = [a for a, _ in split.axes if a < parts[0].dim()]
@@ -108,7 +118,9 @@ def _scatter(parts: list[Tensor], split: Split, layout: Layout, lead: Tensor) ->
     shape[0] = layout.n
     for axis in axes:
         shape[axis] = _full(layout, keys[axis], split, lead, axis)
-    whole = parts[0].new_zeros(shape)
+    if base is not None and base.numel() != math.prod(shape):
+        return None
+    whole = parts[0].new_zeros(shape) if base is None else base.clone().reshape(shape)
     for row, part in enumerate(parts):
         if part.shape[0] != 1:
             return None

@@ -23,15 +23,15 @@ def batch_statement(
     status: Status,
     whole: Distance,
     sources: Sequence[Source],
-    interventions: Sequence[Effect],
     placebos: Sequence[Effect],
+    where: str = "the batch",
 ) -> tuple[str, str, str]:
-    """What differs; what makes it go away; what does not."""
+    """What differs; what makes it go away; what does not. ``where`` is the run of other shape."""
     if whole.bit_equal:
-        text = "alone and in the batch: every logit has the same bits"
+        text = f"alone and in {where}: every logit has the same bits"
         return (text, "nothing to intervene on", "no operator is named")
     head = (
-        f"alone against in the batch: logits differ by up to {whole.max_abs_logit:.4g} "
+        f"alone against {where}: logits differ by up to {whole.max_abs_logit:.4g} "
         f"({whole.tokens_flipped} tokens flip)"
     )
     if not sources:

@@ -84,6 +84,42 @@ def test_padding_alone_is_attention_not_the_mask_sum() -> None:
     assert any(r["op"] == "aten.sum" for r in proof.operators)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_one_row_behind_padding_is_aligned_and_proven(side: str) -> None:
+    """No batch axis at all: the row is what is left of the padded columns."""
+    proof = prove(llama(), alone(padded_length=20, padding_side=side))
+    if proof.status == "equal":
+        pytest.skip("this processor's attention gives the same bits with and without a mask")
+    assert proof.status == "proven"
+    assert [s.op for s in proof.sources] == [SDPA]
+    assert proof.labels["unalignable"] == 0
+    assert len(proof.placebos) == 3 and not any(p.changed for p in proof.placebos)
+    assert "padded run" in proof.statement[0]
+
+
+def test_planted_norm_behind_padding_is_named() -> None:
+    """Thirty columns are more than the norm's threshold, eleven are not."""
+    model = llama(attn="eager")
+    planted.token_count_norm(model)
+    proof = prove(model, alone(padded_length=30))
+    modules = {s.module for s in proof.sources}
+    assert "model.layers.1.input_layernorm" in modules
+    assert proof.sources[-1].after.bit_equal
+
+
+def test_rows_behind_padding_stay_finite_when_a_mean_runs_row_by_row() -> None:
+    """A variance of zero in the padding would grow through the norms to infinity."""
+    from detdiag.trace import row_by_row
+
+    model, call = llama(blocks=6), alone(padded_length=30)
+    plain = call.row_logits(call.run(model), 0)
+    with row_by_row(model, call, lambda name, _: name == "aten.mean") as stats:
+        logits = call.row_logits(call.run(model), 0)
+    assert stats.calls["aten.mean"] == 13
+    assert torch.isfinite(logits).all()
+    assert (logits - plain).abs().max() < 1e-4
+
+
 def test_natural_difference_in_decode_steps() -> None:
     """One column against several: matrix-vector kernels differ from matrix-matrix ones."""
     solo = alone(forced=[(7, 8)])

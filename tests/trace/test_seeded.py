@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from detdiag.demo import demo_path
-from detdiag.trace import ForwardCall, prove_batch, prove_rerun, record, rerun
+from detdiag.trace import ForwardCall, prove_batch, prove_rerun, record, reruns
 from detdiag.trace.match import ancestors
 from tests.trace import planted
 from tests.trace.planted import ROW, fault
@@ -44,7 +44,7 @@ def subjects() -> list[Any]:
 
 def test_noise_from_run_to_run_is_named_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
-    monkeypatch.setattr(rerun, "CHECKS", 1)  # naming is tested here, not how often it is checked
+    monkeypatch.setattr(reruns, "CHECKS", 1)  # naming is tested here, not how often it is checked
     call = ForwardCall.from_rows([[5, 6, 7, 8]])
     models = subjects()
     known = [sites(m, call) for m in models]
