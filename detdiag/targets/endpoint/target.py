@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from detdiag.evidence.adapters import prompt_token_ids, response_factors
 from detdiag.evidence.adapters import bodies as reply_bodies
+from detdiag.evidence.adapters import prompt_token_ids, response_factors
 from detdiag.evidence.adapters.factors import header_labels, served_from_cache
 from detdiag.evidence.observation import Observation, Output
 from detdiag.targets.endpoint import wire
