@@ -38,6 +38,9 @@ def check(
         str | None, typer.Option(help="Base URL of an OpenAI-compatible server.")
     ] = None,
     model_name: Annotated[str | None, typer.Option(help="Model name at the endpoint.")] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the key; --endpoint.")
+    ] = None,
     case: Annotated[Path | None, typer.Option(help="Folder of recorded evidence.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Check the healthy embedded model.")] = False,
     demo_fault: Annotated[
@@ -82,7 +85,8 @@ def check(
     fault = (demo_fault or "none") if demo or demo_fault else None
     given = {
         "profile": profile, "paths": [str(p) for p in paths] if paths else None, "model": model,
-        "endpoint": endpoint, "model-name": model_name, "case": case, "baseline": baseline,
+        "endpoint": endpoint, "model-name": model_name, "api-key-env": api_key_env,
+        "case": case, "baseline": baseline,
         "fail-on": fail_on, "bound": bound, "confidence": confidence, "runs": runs,
         "prompts": prompts, "budget": budget, "lang": lang, "redact": redact,
     }  # fmt: skip
@@ -134,7 +138,7 @@ def _check_targets(settings: Settings, fault: str | None) -> None:
             f"profile {settings.get('profile')} needs a target",
             tip="name --model, --endpoint, --case or --demo, or use --profile quick",
         )
-    if settings.get("endpoint") and not settings.get("model-name"):
+    if settings.get("endpoint") and not (settings.get("model-name") or settings.get("request")):
         raise DetdiagError("--endpoint needs --model-name, the name of the model there")
 
 
@@ -142,14 +146,13 @@ def _gather(
     settings: Settings, fault: str | None, outputs: list[Path], quiet: bool
 ) -> tuple[Case, Path | None]:
     from detdiag.commands import gate_evidence
-    from detdiag.commands.shared import command_line
+    from detdiag.commands.shared import public_command_line
     from detdiag.gate import static
 
-    baseline = gate_evidence.baseline_of(settings)
     if settings.get("profile") == "quick":
-        found = static.static_evidence(settings, baseline)
-        return static.static_case(found, settings, command_line()), None
-    return gate_evidence.measured(settings, fault, outputs, quiet, command_line())
+        found = static.static_evidence(settings, gate_evidence.baseline_of(settings))
+        return static.static_case(found, settings, public_command_line()), None
+    return gate_evidence.measured(settings, fault, outputs, quiet, public_command_line())
 
 
 def _finish(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from detdiag.commands.shared import parse_budget
-from detdiag.errors import DetdiagError
 from detdiag.evidence.case import Case
 from detdiag.gate.settings import Settings
 from detdiag.gate.static import path_evidence
@@ -101,7 +100,26 @@ def _local(
 def _endpoint(
     settings: Settings, outputs: Sequence[Path], quiet: bool, command: str
 ) -> tuple[Case, Path]:
-    raise DetdiagError("endpoints cannot be checked by this version")
+    from detdiag.commands.endpoint import EndpointOptions, diagnose_endpoint
+
+    return diagnose_endpoint(
+        EndpointOptions(
+            endpoint=(settings.get("endpoint"),),
+            model_name=settings.get("model-name"),
+            prompts=_path(settings.get("prompts")),
+            request=_path(settings.get("request")),
+            api_key_env=settings.get("api-key-env"),
+            max_requests=settings.get("max-requests"),
+            rps=settings.get("rps"),
+            budget_s=parse_budget(settings.get("budget")),
+            max_new_tokens=settings.get("max-new-tokens"),
+            repeats=settings.get("runs"),
+            baseline=_path(settings.get("baseline")),
+            outputs=tuple(outputs),
+            quiet=quiet,
+            command=command,
+        )
+    )
 
 
 def _path(text: str | None) -> Path | None:

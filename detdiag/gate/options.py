@@ -8,13 +8,16 @@ from typing import Any, Final, Literal, get_args
 Profile = Literal["quick", "pr", "release"]
 PROFILES: Final[tuple[Profile, ...]] = get_args(Profile)
 FAIL_ON: Final = ("text", "token", "bitwise")
-Kind = Literal["text", "path", "texts", "paths", "share", "count", "choice", "time", "layers"]
+Kind = Literal[
+    "text", "path", "texts", "paths", "share", "count", "rate", "choice", "time", "layers"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting. ``share`` lies strictly between 0 and 1; ``count`` is a positive integer;
-    ``time`` is a text such as ``90s``; paths of a file are relative to that file."""
+    """One setting. ``share`` lies strictly between 0 and 1, ``count`` is a whole number from 1,
+    ``rate`` a number above 0, ``time`` a text such as ``90s``. Paths in a settings file are
+    relative to that file."""
 
     key: str
     kind: Kind
@@ -39,6 +42,10 @@ OPTIONS: Final = (
     Option("model", "path", "model folder or hub id"),
     Option("endpoint", "text", "base URL of an OpenAI-compatible server"),
     Option("model-name", "text", "model name at the endpoint"),
+    Option("api-key-env", "text", "environment variable that holds the key"),
+    Option("request", "path", "request body (JSON) to start from"),
+    Option("max-requests", "count", "requests at most"),
+    Option("rps", "rate", "requests a second at most"),
     Option("case", "path", "folder of recorded evidence"),
     Option("prompts", "path", "prompts: text, one a line, or JSONL with messages"),
     Option("baseline", "path", "signed-off fingerprint, report or record"),

@@ -231,6 +231,10 @@ def checked(option: Option, value: Any) -> Any:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
             raise ValueError(f"expected a whole number of 1 or more, found {value!r}")
+        case "rate":
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+                return float(value)
+            raise ValueError(f"expected a number above 0, found {value!r}")
         case "time":
             if isinstance(value, str) and re.fullmatch(r"\s*\d+(\.\d+)?\s*[smh]?\s*", value):
                 return value

@@ -1,4 +1,4 @@
-"""``detdiag check`` as CI calls it: exit codes, streams, GitHub's files, no torch where none is due."""
+"""``detdiag check`` as CI calls it: exit codes, streams, GitHub's files, no torch for files."""
 
 from __future__ import annotations
 
