@@ -156,7 +156,10 @@ def _body(report: model.Report, say: Say) -> dict[str, Any]:
         "diff_notes": notes,
         "unchanged": closing.fingerprint_all(report, say),
         "no_diffs": not diffs and not notes,
-        "remedies": model.remedies(report),
+        "remedies": [(say(f"remedies.{box}"), found) for box, found in model.remedy_boxes(report)],
+        "measured_text": lambda measured: tables.measured_text(measured, say),
+        "trials": tables.trials_table(report, say),
+        "not_tried": tables.skipped_lines(report),
         "checklist": closing.checklist_view(report, say),
     }
 
@@ -181,6 +184,11 @@ def _closing(report: model.Report, say: Say) -> dict[str, Any]:
     return {
         "postmortem": visible(render_postmortem(report, lang=say("lang.id")), keep="\n"),
         "method": method,
+        "method_tables": [
+            t
+            for t in (tables.phases_table(report, say), tables.capabilities_table(report, say))
+            if t
+        ],
         "limits": limits,
         "glossary": closing.glossary(say),
         "reproduce": model.reproduce_command(report),

@@ -193,6 +193,8 @@ def _numbers_parts(report: model.Report, say: Say) -> list[str]:
         tables.input_table,
         tables.tokens_table,
         tables.fingerprint_table,
+        tables.phases_table,
+        tables.capabilities_table,
     ]
     parts: list[str] = []
     for make in made:
@@ -203,16 +205,34 @@ def _numbers_parts(report: model.Report, say: Say) -> list[str]:
 
 
 def _remedy_parts(report: model.Report, say: Say) -> list[str]:
-    found = model.remedies(report)
-    if not found:
+    boxes = model.remedy_boxes(report)
+    if not boxes:
         return []
     parts = [f"## {say('remedies.title')}"]
-    for place, remedy in enumerate(found, start=1):
-        cost = f" ({say('remedy.cost')}: {md(remedy.cost)})" if remedy.cost else ""
-        parts.append(f"{place}. {md(remedy.action)}{cost}")
-        if remedy.command:
-            parts.append(command_block(remedy.command))
+    for box, found in boxes:
+        parts.append(f"### {say('remedies.' + box)}")
+        for place, remedy in enumerate(found, start=1):
+            parts += _one_remedy(place, remedy, say)
+    trials = tables.trials_table(report, say)
+    if trials:
+        parts += [f"### {say('remedies.tried')}", md(trials.caption), md_table(trials)]
+    left = tables.skipped_lines(report)
+    if left:
+        parts += [f"{say('remedies.not_tried')}:", "\n".join(f"- {md(line)}" for line in left)]
     return parts
+
+
+def _one_remedy(place: int, remedy: model.RemedyRow, say: Say) -> list[str]:
+    cost = f" ({say('remedy.cost')}: {md(remedy.cost)})" if remedy.cost else ""
+    parts = [f"{place}. {md(remedy.action)}{cost}"]
+    if remedy.command:
+        parts.append(command_block(remedy.command))
+    named = [
+        ("remedy.measured", tables.measured_text(remedy.measured, say)),
+        ("remedies.figures", remedy.arithmetic),
+        ("remedy.source", remedy.source),
+    ]
+    return parts + [f"{say(key)}: {md(text)}" for key, text in named if text]
 
 
 def _closing_parts(report: model.Report, say: Say) -> list[str]:

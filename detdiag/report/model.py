@@ -151,12 +151,17 @@ class RemedyRow:
     verify: str | None
     source: str | None
     measured: Mapping[str, Any]
+    box: str = "white_box"
+    arithmetic: str | None = None
+
+
+BOXES: Final = ("white_box", "black_box")
 
 
 def remedies(report: Report) -> list[RemedyRow]:
-    """Remedies in the report's own order (effect over cost) where it ranks them, else those of the
-    failed findings, causes first, each action once."""
-    ranked = [(str(r.get("layer", "")), r) for r in rows(report.get("remedies"))]
+    """Remedies in the report's own order (effect over cost; white box before black box) where it
+    ranks them, else those of the failed findings, causes first, each action once."""
+    ranked = [(str(r.get("layer", "")), r) for r in _ranked(report.get("remedies"))]
     found = [
         (layer, {"rule": f.get("rule"), **mapping(f.get("remedy"))})
         for layer, f in failed_findings(report)
@@ -180,8 +185,37 @@ def remedies(report: Report) -> list[RemedyRow]:
                 verify=raw.get("verify"),
                 source=raw.get("source"),
                 measured=mapping(raw.get("measured")),
+                box=str(raw.get("box") or BOXES[0]),
+                arithmetic=raw.get("arithmetic"),
             )
         )
+    return out
+
+
+def _ranked(value: Any) -> list[Mapping[str, Any]]:
+    """The rows of two lists by box, or of one plain list."""
+    lists = mapping(value)
+    if not lists:
+        return rows(value)
+    return [{**row, "box": box} for box in BOXES for row in rows(lists.get(box))]
+
+
+def remedy_boxes(report: Report) -> list[tuple[str, list[RemedyRow]]]:
+    """``(box, rows)`` of each list that has any."""
+    found = remedies(report)
+    boxes = [(box, [r for r in found if r.box == box]) for box in BOXES]
+    return [(box, listed) for box, listed in boxes if listed]
+
+
+SHORT: Final = {"white_box": 3, "black_box": 2}
+
+
+def short_remedies(report: Report) -> list[RemedyRow]:
+    """The first few of each list, without those that were tried in vain."""
+    out: list[RemedyRow] = []
+    for box, listed in remedy_boxes(report):
+        useful = [r for r in listed if r.measured.get("outcome") not in ("no effect", "error")]
+        out += useful[: SHORT[box]] if mapping(report.get("remedies")) else useful
     return out
 
 

@@ -152,7 +152,7 @@ def _timeline(report: model.Report, say: Say) -> list[str]:
 def _actions(report: model.Report, say: Say) -> str:
     heads = ("postmortem.action", "postmortem.type", "postmortem.owner", "postmortem.bug")
     blank = ("TODO", "TODO")
-    found = model.remedies(report)
+    found = model.short_remedies(report)
     rows: list[tuple[str, ...]] = [(r.action, say(f"remedy.{r.kind}"), *blank) for r in found]
     if model.verdict(report).get("status") == "attributed":
         named = visible(model.verdict(report).get("layer"))

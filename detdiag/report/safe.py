@@ -61,7 +61,7 @@ def visible(value: Any, *, keep: str = "") -> str:
 
 _COMMAND: Final = re.compile(
     r"^(detdiag|python3?|pip|curl|vllm|export|docker|ollama|torch|sglang|llama-\w+|git|sha256sum)\b"
-    r"|^[A-Z][A-Z0-9_]+=|^--?\w|^[\w.]+\(|^[\[{]|^[\w.]+ ?="
+    r"|^[A-Z][A-Z0-9_]+=|^--?\w|^[\w.]+\(|^[\[{]|^[\w.]+ ?=|^from [\w.]+ import\b"
 )
 
 

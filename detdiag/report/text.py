@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from detdiag.report import model
 from detdiag.report.messages import Say, speaker
 from detdiag.report.numbers import interval, k_of_n, number, share
+from detdiag.report.remedy_lines import listed_lines, tried_lines
 from detdiag.report.safe import one_line, visible
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _summary_lines(report: model.Report, say: Say, unicode_ok: bool) -> list[Tex
         lines.append(Text(f"{say('verdict.next')}: {one_line(step.get('why'), 300)}"))
         if step.get("command"):
             lines.append(Text("  " + one_line(step["command"]), style="bold"))
-    return lines
+    return [*lines, *tried_lines(report, say)]
 
 
 def _header(report: model.Report, say: Say) -> Text:
@@ -210,10 +211,31 @@ def _report_lines(report: model.Report, say: Say) -> list[Text]:
             lines += [Text(""), Text(f"{visible(layer.get('layer'))}", style="bold")]
             for finding in found:
                 lines += _finding_lines(finding, say)
+    lines += _phase_lines(report, say)
+    lines += listed_lines(report, say)
     change = model.verdict(report).get("would_change")
     if change:
         lines += [Text(""), Text(f"{say('verdict.would_change')}: {visible(change)}")]
     return [*lines, Text(""), verdict_line(report, say)]
+
+
+def _phase_lines(report: model.Report, say: Say) -> list[Text]:
+    """One line a phase of an endpoint walk."""
+    from rich.text import Text
+
+    found = model.rows(model.data(report).get("phases"))
+    if not found:
+        return []
+    lines = [Text(""), Text(say("phases.caption"), style="bold")]
+    for row in found:
+        why = f": {one_line(row['reason'], 160)}" if row.get("reason") else ""
+        lines.append(
+            Text(
+                f"  {one_line(row.get('phase'), 20):<12} {number(row.get('requests'))} "
+                f"{say('head.requests')}, {one_line(row.get('state'), 20)}{why}"
+            )
+        )
+    return lines
 
 
 def _ladder_line(row: Mapping[str, Any], width: int, say: Say) -> Text:

@@ -13,6 +13,12 @@ __all__ = ["Report", "decide"]
 
 def decide(case: Case) -> Report:
     """The report of a case; :class:`~detdiag.errors.DetdiagError` is never raised here."""
+    from detdiag.verdict.remedies import with_remedies
+
+    return with_remedies(_decided(case), case)
+
+
+def _decided(case: Case) -> Report:
     trials = [o for o in case.observations if o.role == "trial"]
     if not trials:
         from detdiag.verdict.static_only import decide_static

@@ -127,6 +127,8 @@ class Report:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
+    remedies: Mapping[str, Any] = field(default_factory=dict)
+    """``white_box`` and ``black_box`` lists, best first, and ``figures``; empty without a cause."""
 
     def __post_init__(self) -> None:
         assert tuple(r.layer for r in self.layers) == LAYERS
@@ -144,4 +146,5 @@ class Report:
             "fingerprint": dict(self.fingerprint),
             "method": dict(self.method),
             "data": dict(self.data),
+            **({"remedies": dict(self.remedies)} if self.remedies else {}),
         }

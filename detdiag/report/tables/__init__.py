@@ -9,6 +9,7 @@ from detdiag.report.tables.counts import (
     evidence_table,
     ladder_table,
 )
+from detdiag.report.tables.endpoint import capabilities_table, phases_table
 from detdiag.report.tables.numerics import (
     RISKIEST,
     heatmap_table,
@@ -18,12 +19,14 @@ from detdiag.report.tables.numerics import (
     sweep_table,
     toggles_table,
 )
+from detdiag.report.tables.remedies import measured_text, skipped_lines, trials_of, trials_table
 from detdiag.report.tables.routing import router_margins_table, routing_table
 from detdiag.report.tables.stack import fingerprint_table, input_table, params_table, tokens_table
 
 __all__ = [
     "RISKIEST",
     "Table",
+    "capabilities_table",
     "condition_text",
     "contrasts_table",
     "controls_table",
@@ -33,13 +36,18 @@ __all__ = [
     "input_table",
     "ladder_table",
     "margins_table",
+    "measured_text",
     "operators_table",
     "params_table",
+    "phases_table",
     "phrase",
     "riskiest_margins",
     "router_margins_table",
     "routing_table",
+    "skipped_lines",
     "sweep_table",
     "toggles_table",
     "tokens_table",
+    "trials_of",
+    "trials_table",
 ]
