@@ -9,6 +9,7 @@ import random
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from detdiag.probes.endpoint.context import PhaseOver
 from detdiag.probes.endpoint.plan import EndpointPlan
 from detdiag.targets.endpoint import Capabilities, EndpointError, EndpointTarget
 from detdiag.targets.prompts import Prompt
+from detdiag.verdict.endpoint.masking import masked
 
 FACTOR_LAYERS: Final = {"connection": "version", "session": "version"}
 MOE_REASON: Final = "which experts answered cannot be seen from outside; run on the model's folder"
@@ -60,6 +62,7 @@ class _Walk:
     rows: list[dict[str, Any]]
     earlier: Case | None
     stopped: str | None = None
+    context: EndpointContext | None = None
 
 
 def diagnose(run: EndpointRun) -> Case:
@@ -99,8 +102,7 @@ async def _diagnose(run: EndpointRun, progress: PhaseProgress, earlier: Case | N
     start = time.monotonic()
     try:
         progress.started("capabilities", run.plan.budget_s)
-        for target in run.targets:
-            await target.explore(run.prompts[0])
+        await _explore(run)
         progress.finished("capabilities", "", 0.0)
         with RecordWriter(run.record_path, _header(run), append=run.resume) as record:
             rows = _finished_rows(earlier)
@@ -113,6 +115,18 @@ async def _diagnose(run: EndpointRun, progress: PhaseProgress, earlier: Case | N
             await target.client.aclose()
 
 
+async def _explore(run: EndpointRun) -> None:
+    """Capabilities of every server, within the budget."""
+    for target in run.targets:
+        try:
+            async with asyncio.timeout(run.plan.budget_s):
+                await target.explore(run.prompts[0])
+        except TimeoutError as error:
+            raise EndpointError(
+                "timeout", f"no answer from {target.name} within {run.plan.budget_s:.0f} s"
+            ) from error
+
+
 def _finished_rows(earlier: Case | None) -> list[dict[str, Any]]:
     known = earlier.series.get("phases", []) if earlier is not None else []
     return [row for row in known if row.get("state") == DONE]
@@ -120,12 +134,12 @@ def _finished_rows(earlier: Case | None) -> list[dict[str, Any]]:
 
 async def _phases(walk: _Walk, end: float) -> None:
     run = walk.run
-    context = _context(walk, end)
+    context = walk.context = _context(walk, end)
     if run.baseline is not None:
         _with_baseline(walk, context)
     waiting = [p for p in PHASES if not any(r["phase"] == p.name for r in walk.rows)]
     for index, phase in enumerate(waiting):
-        reason = _not_wanted(run, phase)
+        reason = _not_wanted(run, phase) or _cached(context, phase)
         if reason is not None:
             _row(walk, phase, "skipped", reason, 0, 0.0)
             continue
@@ -182,6 +196,15 @@ def _not_wanted(run: EndpointRun, phase: Phase) -> str | None:
     return None
 
 
+def _cached(context: EndpointContext, phase: Phase) -> str | None:
+    """Once most replies come from a response cache, more of them say nothing."""
+    trials = [o for o in context.observations if o.role == "trial"]
+    if not phase.layers or not trials:
+        return None
+    hidden = masked(trials, context.observations)
+    return "replies come from a response cache" if 2 * len(hidden.ids) > len(trials) else None
+
+
 def _context(walk: _Walk, end: float) -> EndpointContext:
     run = walk.run
 
@@ -223,6 +246,15 @@ def _close(walk: _Walk) -> None:
         walk.record.write(
             Finding("config", "endpoint.stopped", "inconclusive", walk.stopped, "high")
         )
+    failures = walk.context.failures if walk.context is not None else []
+    if failures:
+        walk.record.write(
+            Finding(
+                "config", "endpoint.failed-calls", "not_applicable",
+                f"{len(failures)} calls gave no answer and were left out: "
+                + "; ".join(f"{n} x {why}" for why, n in Counter(failures).most_common(3)),
+            )
+        )  # fmt: skip
     for layer in LAYERS:
         walk.record.write(_status(walk, layer))
 

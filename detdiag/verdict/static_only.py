@@ -31,14 +31,16 @@ def decide_static(case: Case) -> Report:
     layers = tuple(_layer(layer, case, failed) for layer in LAYERS)
     data = {**case.series, "ladder": []}
     return Report(
-        _verdict(failed, layers), layers, case.margins, 0, case.target, case.fingerprint,
+        _verdict(case, failed, layers), layers, case.margins, 0, case.target, case.fingerprint,
         method_of(case), data,
     )  # fmt: skip
 
 
-def _verdict(failed: list[Finding], layers: tuple[LayerReport, ...]) -> Verdict:
+def _verdict(case: Case, failed: list[Finding], layers: tuple[LayerReport, ...]) -> Verdict:
     ruled_out = tuple(r.layer for r in layers if r.attribution == "ruled_out")
     untested = tuple(r.layer for r in layers if r.attribution == "untested")
+    if not failed and case.target.get("kind") == "endpoint":
+        return _no_reply(case, ruled_out, untested)
     if not failed:
         return Verdict(
             "inconclusive",
@@ -70,6 +72,21 @@ def _verdict(failed: list[Finding], layers: tuple[LayerReport, ...]) -> Verdict:
         first_divergence=main.locus,
         would_change="Runs that differ in the same way with this finding fixed.",
         next=next_after(main),
+    )
+
+
+def _no_reply(case: Case, ruled_out: tuple[Layer, ...], untested: tuple[Layer, ...]) -> Verdict:
+    """A server that never gave a reply to compare."""
+    stopped = next((f.summary for f in case.findings if f.rule == "endpoint.stopped"), "")
+    command = str(case.method.get("command") or "detdiag run --endpoint URL --model-name M")
+    return Verdict(
+        "inconclusive",
+        "Inconclusive: the server gave no reply to compare"
+        + (f" ({stopped})." if stopped else "."),
+        ruled_out=ruled_out,
+        untested=untested,
+        would_change="Ten replies to one request.",
+        next=(Next("try again when the server answers", command),),
     )
 
 

@@ -59,7 +59,6 @@ async def sequential(context: EndpointContext) -> str | None:
                     connection=f"c{turn % CONNECTIONS}",
                 )  # fmt: skip
     await _fresh(context)
-    context.scratch["token_s"] = token_time_s(context)
     await _tenancy_end(context, counted)
     return None
 
@@ -81,16 +80,21 @@ async def _fresh(context: EndpointContext) -> None:
         )  # fmt: skip
 
 
-def token_time_s(context: EndpointContext) -> float | None:
-    """The server's time per generated token on full-length idle calls, round trip taken off."""
-    rates = []
+def service_s(context: EndpointContext, *, per_token: bool) -> float:
+    """The server's median time, round trip taken off: a generated token of full-length idle
+    calls, or a whole idle call of the shortest kind. 0 where nothing was measured."""
+    calls = []
     for one in context.observations:
         told = (one.response or {}).get("context", {})
-        tokens = completion_tokens(one.response)
-        if told.get("phase") == "idle" and tokens and tokens > 1:
+        if told.get("phase") == "idle":
             wall = told["end_s"] - told["sent_s"] - context.scratch.get("round_trip_s", 0.0)
-            rates.append(wall / tokens)
-    return statistics.median(rates) if rates else None
+            calls.append((completion_tokens(one.response) or 1, wall))
+    shortest = min((tokens for tokens, _ in calls), default=1)
+    if per_token:
+        times = [wall / tokens for tokens, wall in calls if tokens > 1]
+    else:
+        times = [wall for tokens, wall in calls if tokens == shortest]
+    return max(0.0, statistics.median(times)) if times else 0.0
 
 
 def completion_tokens(response: object) -> int:

@@ -10,7 +10,7 @@ from detdiag.evidence.observation import Observation
 from detdiag.probes.endpoint.context import EndpointContext, PhaseOver, Query
 from detdiag.probes.endpoint.fillers import WORD_COUNTS, filler
 from detdiag.probes.endpoint.fork import fork_queries
-from detdiag.probes.endpoint.idle import completion_tokens, restless
+from detdiag.probes.endpoint.idle import completion_tokens, restless, service_s
 from detdiag.probes.endpoint.plan import BLOCK, CONNECTIONS, FILLER_TOKENS
 from detdiag.targets.endpoint import EndpointError, with_context, with_factors
 from detdiag.targets.endpoint.witness import Call, Gauge, in_flight, witness
@@ -138,8 +138,8 @@ def _keep_burst(context: EndpointContext, gauge: Gauge, size: int, found: Sequen
     replies = [o for o in found if isinstance(o, Observation)]
     calls = [o for o in found if isinstance(o, Call)] + [_call(o) for o in replies]
     seen = witness(
-        gauge, calls, token_s=context.scratch.get("token_s"),
-        round_trip_s=context.scratch.get("round_trip_s", 0.0),
+        gauge, calls, round_trip_s=context.scratch.get("round_trip_s", 0.0),
+        token_s=service_s(context, per_token=True), call_s=service_s(context, per_token=False),
     )  # fmt: skip
     tokens = sum(_tokens(o) for o in replies) + context.scratch.pop("filler_tokens", 0)
     for one in replies:

@@ -148,6 +148,7 @@ class Client:
         self._secrets = _secrets(address, headers or {}, api_key)
         self._transport = transport
         self._pools: dict[str, httpx.AsyncClient] = {}
+        self._ports: dict[str, list[int]] = {}
         self._context: Any = None
 
     def scrub(self, text: str) -> str:
@@ -179,7 +180,8 @@ class Client:
             try:
                 reply = await self._once(method, path, body, connection, timeout_s)
             except EndpointError as error:
-                if not retry or len(tried) >= self.retries:
+                most = min(1, self.retries) if error.kind == "timeout" else self.retries
+                if not retry or len(tried) >= most:
                     raise self._final(error, tried) from error.__cause__
                 tried.append(await self._back_off(error.message, len(tried), None))
                 continue
@@ -189,7 +191,7 @@ class Client:
                 continue
             return Reply(
                 reply.status, reply.headers, reply.body, reply.sent_s, reply.first_byte_s,
-                reply.end_s, connection, tuple(tried),
+                reply.end_s, reply.connection, tuple(tried),
             )  # fmt: skip
 
     async def post_json(
@@ -304,8 +306,20 @@ class Client:
             clock + start,
             clock + first,
             clock + time.perf_counter(),
-            connection,
+            self._connection(connection, response),
         )
+
+    def _connection(self, label: str, response: httpx.Response) -> str:
+        """``label``, with a number from its second TCP connection on (the server may hang up)."""
+        stream = response.extensions.get("network_stream")
+        address = None if stream is None else stream.get_extra_info("client_addr")
+        if not isinstance(address, tuple) or len(address) < 2:
+            return label
+        ports = self._ports.setdefault(label, [])
+        if address[1] not in ports:
+            ports.append(address[1])
+        place = ports.index(address[1])
+        return label if not place else f"{label}.{place + 1}"
 
     def _words(self, error: Exception) -> str:
         return self.scrub(" ".join(str(error).split()))[:160]

@@ -115,7 +115,7 @@ class EndpointTarget:
         labels = header_labels(reply.headers)
         found: dict[str, Any] = {
             **response_factors(decoded),
-            "connection": connection,
+            "connection": reply.connection,
             "time": reply.sent_s,
             **(factors or {}),
         }

@@ -113,14 +113,15 @@ class Witness:
 
 
 def witness(
-    gauge: Gauge, calls: Sequence[Call], *, token_s: float | None, round_trip_s: float
+    gauge: Gauge, calls: Sequence[Call], *, token_s: float, call_s: float, round_trip_s: float
 ) -> Witness:
-    """The strongest witness of one burst. ``token_s`` is the server's time per generated token
-    when idle (round trip taken off), which is less than any of these requests took per token."""
+    """The strongest witness of one burst. ``token_s`` is the server's time per generated token on
+    full-length idle calls and ``call_s`` its time for the shortest idle call, both without the
+    round trip: no request of the burst took less than the larger of the two bounds."""
     speedup = None
-    if len(calls) > 1 and token_s:
+    if len(calls) > 1 and (token_s or call_s):
         wall = max(c.end_s for c in calls) - min(c.sent_s for c in calls) - round_trip_s
-        serial = token_s * sum(c.tokens for c in calls)
+        serial = sum(max(call_s, token_s * c.tokens) for c in calls)
         speedup = serial / wall if wall > 0 else None
     if gauge.most > 1:
         return Witness("metrics", gauge.most, speedup)
