@@ -69,6 +69,24 @@ def score(
     generate_kwargs: Annotated[
         Path | None, typer.Option(help="JSON: keyword arguments of your generate call.")
     ] = None,
+    request: Annotated[
+        Path | None, typer.Option(help="Request body (JSON) to start from; --endpoint.")
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the key; --endpoint.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE header (repeatable); --endpoint.")
+    ] = None,
+    max_requests: Annotated[
+        int | None, typer.Option(min=1, help="Requests at most; --endpoint.")
+    ] = None,
+    rps: Annotated[
+        float | None, typer.Option(min=0.01, help="Requests a second at most; --endpoint.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds to wait for one reply; --endpoint.")
+    ] = 60.0,
     output: Annotated[
         list[Path] | None,
         typer.Option("-o", "--output", help="Write html, json, md, txt or ndjson (repeatable)."),
@@ -82,7 +100,7 @@ def score(
 ) -> None:
     """Exit 0: target reached (or none given), 1: missed, 4: undecided."""
     from detdiag.commands.shared import command_line, parse_budget
-    from detdiag.score.job import Job, finish, score_case, score_demo, score_model
+    from detdiag.score.job import Job, finish, score_case, score_demo, score_endpoint, score_model
     from detdiag.score.plan import parse_question
 
     wanted = demo or demo_fault is not None
@@ -96,13 +114,15 @@ def score(
         outputs=tuple(output or ()), seed=seed, plotly=plotly, lang=lang, redact=redact,
         json=json_, quiet=quiet, command=command_line(), concurrency=concurrency,
         dtype=dtype, device=device, attn=attn, trust_remote_code=trust_remote_code,
-        revision=revision, generate_kwargs=generate_kwargs,
+        revision=revision, generate_kwargs=generate_kwargs, request=request,
+        api_key_env=api_key_env, header=tuple(header or ()), max_requests=max_requests, rps=rps,
+        timeout_s=timeout,
     )  # fmt: skip
     job.check()
     if case is not None:
         made = score_case(job, case)
     elif endpoint is not None:
-        raise DetdiagError("--endpoint: not here yet")
+        made = score_endpoint(job, endpoint, model_name)
     elif model is not None:
         made = score_model(job, model)
     else:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 _REPORT_TEMPLATES: Final = Path(page.__file__).with_name("templates")
-_STATUS: Final = {"reached": "clean", "missed": "attributed", "measured": "clean"}
+_STATUS: Final = {"reached": "clean", "missed": "attributed"}
 _SYMBOL: Final = {"reached": "✓", "missed": "✗", "measured": "·", "undecided": "?"}
 
 

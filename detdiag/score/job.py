@@ -59,6 +59,12 @@ class Job:
     trust_remote_code: bool = False
     revision: str | None = None
     generate_kwargs: Path | None = None
+    request: Path | None = None
+    api_key_env: str | None = None
+    header: tuple[str, ...] = ()
+    max_requests: int | None = None
+    rps: float | None = None
+    timeout_s: float = 60.0
 
     def check(self) -> None:
         """Refuse what cannot be done before anything is loaded or measured."""
@@ -143,7 +149,8 @@ def score_demo(job: Job, fault: str) -> Made:
 def _score_local(
     job: Job, model: str, prompts: Any, kwargs: Mapping[str, Any], name: str | None
 ) -> Made:
-    from detdiag.score.local import LocalRuns, shares_calls, target_facts
+    from detdiag.score.local import LocalRuns, target_facts
+    from detdiag.score.rounds import shares_calls
     from detdiag.targets.local import load_local
 
     conditions = parse_conditions(job.conditions, ("solo", "batch"))
@@ -176,6 +183,63 @@ def _score_local(
         return {"stopped": runs.stopped, "tokens": runs.tokens}
 
     return recorded(job, plan, target_facts(target), go)
+
+
+def score_endpoint(job: Job, url: str, model: str | None) -> Made:
+    """Ask a server and score its replies."""
+    from detdiag.commands.endpoint import parse_headers
+    from detdiag.score.endpoint import EndpointRuns, check_concurrency, target_facts
+    from detdiag.score.rounds import copies_in_burst, shares_calls
+    from detdiag.targets.endpoint import Limits, open_target, wire
+    from detdiag.targets.prompts import default_prompts
+
+    conditions = parse_conditions(job.conditions, ("solo", "load"))
+    check_concurrency(job.concurrency)
+    template = _template(job.request)
+    name = model or template.get("model")
+    if not isinstance(name, str) or not name:
+        raise DetdiagError("--endpoint needs --model-name (or a model in the file of --request)")
+    own = wire.prompt_of_template(template)
+    prompts = tuple(job.given_prompts() or ((own,) if own else default_prompts()))
+    target = open_target(
+        url,
+        name,
+        template=template,
+        headers=parse_headers(job.header),
+        api_key_env=job.api_key_env,
+        limits=Limits(job.max_requests, job.rps),
+        timeout_s=job.timeout_s,
+    )
+    loaded = "load" in conditions
+    plan = Plan(
+        prompts=len(prompts),
+        runs=job.runs,
+        conditions=conditions,
+        max_new_tokens=wire.length_of_template(template) or job.max_new_tokens or TOKENS,
+        question=job.question,
+        merged=shares_calls(len(prompts), conditions),
+        budget_s=job.budget_s,
+        copies=copies_in_burst(len(prompts), job.concurrency) if loaded else 1,
+    )
+
+    def go(record: Any, watch: Watch, progress: Progress) -> dict[str, Any]:
+        runs = EndpointRuns(target, prompts, plan, job.concurrency, record, watch, progress)
+        runs.go(_teller(job))
+        return runs.facts()
+
+    return recorded(job, plan, target_facts(target, len(prompts)), go)
+
+
+def _template(path: Path | None) -> dict[str, Any]:
+    from detdiag.targets.endpoint import wire
+
+    if path is None:
+        return {"temperature": 0}
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DetdiagError(f"cannot read: {error.strerror}", path=path) from error
+    return wire.read_template(raw, str(path))
 
 
 def recorded(job: Job, plan: Plan, target: Mapping[str, Any], go: Any) -> Made:

@@ -18,6 +18,7 @@ from detdiag.evidence.record import RecordWriter
 from detdiag.probes._compare import row_digests
 from detdiag.score.plan import Plan, Tell, Watch
 from detdiag.score.progress import Progress
+from detdiag.score.rounds import windows
 from detdiag.targets.generated import Generated
 from detdiag.targets.local import LocalTarget, Prompt, default_prompts
 
@@ -91,7 +92,7 @@ class LocalRuns:
             fillers = tuple(p for p in default_prompts() if p.text != prompts[0].text)
             yield _Group((prompts[0], *fillers), 1, "g0")
             return
-        for place, window in enumerate(_windows(prompts)):
+        for place, window in enumerate(windows(prompts, BATCH)):
             yield _Group(window, len(window), f"g{place}")
 
     def _call(self, group: _Group) -> list[Generated]:
@@ -121,7 +122,7 @@ class LocalRuns:
                 "padded_length": max(map(len, group.ids)),
                 "repeat": number,
             },
-            response={"context": {"burst": f"{group.name}-{number}"}},
+            response={"context": {"burst": f"{group.name}-{number}", "round": number}},
         )
         self.tokens += len(made.token_ids)
         self.record.write(one)
@@ -136,18 +137,6 @@ class _Group:
     measured: int
     name: str
     ids: Sequence[tuple[int, ...]] = ()
-
-
-def _windows(prompts: Sequence[Prompt]) -> list[tuple[Prompt, ...]]:
-    """Groups of at most BATCH prompts, as even as they go, so that none is left alone."""
-    count = -(-len(prompts) // BATCH)
-    edges = [round(i * len(prompts) / count) for i in range(count + 1)]
-    return [tuple(prompts[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
-
-
-def shares_calls(prompts: int, conditions: Sequence[str]) -> bool:
-    """Whether one call serves several prompts."""
-    return prompts > 1 and "batch" in conditions
 
 
 def target_facts(target: LocalTarget) -> dict[str, Any]:

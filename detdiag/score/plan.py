@@ -23,7 +23,8 @@ Tell = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``runs`` of each of ``prompts`` under each of ``conditions``. ``merged``: one call serves
-    several prompts. ``budget_s`` None: no limit of time."""
+    several prompts. ``budget_s`` None: no limit of time. ``copies``: runs of a prompt that one
+    burst of load holds."""
 
     prompts: int
     runs: int
@@ -32,6 +33,7 @@ class Plan:
     question: Question
     merged: bool
     budget_s: float | None = None
+    copies: int = 1
 
     @property
     def total_runs(self) -> int:
@@ -40,13 +42,14 @@ class Plan:
     @property
     def block(self) -> int:
         """Rounds between two looks: whole cycles of comparisons."""
-        cycle = 2 * len(self.conditions)
-        return min(self.runs, cycle * -(-LOOK_RUNS // cycle))
+        cycle = 2 * len(self.conditions) * self.copies
+        return cycle * -(-LOOK_RUNS // cycle)
 
     @property
     def most_units(self) -> int:
         """Comparisons that all runs together make."""
-        cycles = self.runs // (2 * len(self.conditions))
+        calls = -(-self.runs // self.copies)
+        cycles = calls // (2 * len(self.conditions))
         return cycles * units_per_cycle(self.prompts, len(self.conditions), self.merged)
 
     def lines(self, first_s: Sequence[float]) -> list[str]:
@@ -72,7 +75,8 @@ class Plan:
         if question.target is None:
             return [f"      if every run agrees, it shows an agreement above {best:.4f} at {shown}"]
         need = bound.units_for(question.target, question.alpha)
-        runs = runs_for_units(need, self.prompts, len(self.conditions), self.merged)
+        calls = runs_for_units(need, self.prompts, len(self.conditions), self.merged)
+        runs = calls * self.copies
         if best >= question.target:
             return [
                 f"      it stops early when the bound decides about {question.target:g} at "

@@ -33,7 +33,8 @@ class Run:
     tokens (ids, else the strings that came with the log-probabilities).
 
     ``digests``: one per generated position over logits or log-probabilities; ``channel`` says
-    which, as digests of different channels are never compared.
+    which, as digests of different channels are never compared. ``round`` numbers the repeat under
+    its condition, where the record says it.
     """
 
     query: str
@@ -45,6 +46,7 @@ class Run:
     finish_reason: str | None
     digests: tuple[str, ...] | None
     channel: str
+    round: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,8 @@ def _varying(observations: Sequence[Observation]) -> tuple[str, ...]:
 
 
 def _run(one: Observation, query: str, output: Hashable, varying: Sequence[str]) -> Run:
-    condition = condition_label(one.factors, varying)
+    burst = _context(one).get("arm") == "burst"
+    condition = condition_label(one.factors, varying, load=burst)
     digests, channel = digests_of(one)
     return Run(
         query=query,
@@ -172,15 +175,20 @@ def _run(one: Observation, query: str, output: Hashable, varying: Sequence[str])
         finish_reason=one.output.finish_reason,
         digests=digests,
         channel=channel,
+        round=_whole(_context(one).get("round")),
     )
 
 
-def condition_label(factors: Mapping[str, Any], varying: Sequence[str] = ()) -> str:
-    """``solo``, ``batch of 8``, ``load`` or ``recorded``, with every other factor that varies."""
+def condition_label(
+    factors: Mapping[str, Any], varying: Sequence[str] = (), load: bool = False
+) -> str:
+    """``solo``, ``batch of 8``, ``load`` or ``recorded``, with every other factor that varies.
+
+    ``load``: it was sent in a burst, whether or not the server ran the burst together."""
     size, concurrency = _whole(factors.get("batch_size")), _whole(factors.get("concurrency"))
     if size is not None and size > 1:
         label = f"batch of {size}"
-    elif concurrency is not None and concurrency > 1:
+    elif load or (concurrency is not None and concurrency > 1):
         label = LOAD
     else:
         label = RECORDED if size is None and concurrency is None else SOLO

@@ -41,7 +41,7 @@ class Units:
 def units_of(sample: Sample) -> Units:
     """Cut the runs into cycles; prompts that lack a condition or a whole cycle are skipped."""
     conditions = sample.conditions
-    calls = _calls(sample.runs)
+    calls = _calls(sample.runs, sample.queries, conditions)
     need = 2 * len(conditions)
     used = [
         query
@@ -67,12 +67,29 @@ def units_per_cycle(prompts: int, conditions: int, merged: bool) -> int:
     return conditions**2 * (1 if merged else prompts)
 
 
-def _calls(runs: Sequence[Run]) -> dict[tuple[str, str], list[Call]]:
+def _calls(
+    runs: Sequence[Run], queries: Sequence[str], conditions: Sequence[str]
+) -> dict[tuple[str, str], list[Call]]:
+    """Calls of every prompt under every condition, in order. Where calls serve several prompts
+    and rounds are numbered, only rounds that every prompt has: a failed request must not shift
+    one prompt against the others."""
     grouped: dict[tuple[str, str], dict[str, Counter[Hashable]]] = defaultdict(dict)
+    rounds: dict[tuple[str, str], dict[str, int | None]] = defaultdict(dict)
     for run in runs:
-        cell = grouped[run.query, run.condition]
-        cell.setdefault(run.burst, Counter())[run.output] += 1
-    return {key: list(cell.items()) for key, cell in grouped.items()}
+        key = (run.query, run.condition)
+        grouped[key].setdefault(run.burst, Counter())[run.output] += 1
+        rounds[key][run.burst] = run.round
+    calls: dict[tuple[str, str], list[Call]] = {k: list(c.items()) for k, c in grouped.items()}
+    if not _shared(calls) or any(run.round is None for run in runs):
+        return calls
+    for condition in conditions:
+        having = [set(rounds[q, condition].values()) for q in queries if rounds[q, condition]]
+        common = set.intersection(*having) if having else set()
+        for query in queries:
+            found = calls.get((query, condition), [])
+            numbers = rounds[query, condition]
+            calls[query, condition] = [call for call in found if numbers[call[0]] in common]
+    return calls
 
 
 def _shared(calls: Mapping[tuple[str, str], Sequence[Call]]) -> bool:
