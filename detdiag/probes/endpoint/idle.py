@@ -80,21 +80,16 @@ async def _fresh(context: EndpointContext) -> None:
         )  # fmt: skip
 
 
-def service_s(context: EndpointContext, *, per_token: bool) -> float:
-    """The server's median time, round trip taken off: a generated token of full-length idle
-    calls, or a whole idle call of the shortest kind. 0 where nothing was measured."""
-    calls = []
+def alone_s(context: EndpointContext, query_id: str) -> float:
+    """The server's median time for one idle call of a question, round trip taken off; 0 where
+    it was never asked alone."""
+    trip = context.scratch.get("round_trip_s", 0.0)
+    walls = []
     for one in context.observations:
         told = (one.response or {}).get("context", {})
-        if told.get("phase") == "idle":
-            wall = told["end_s"] - told["sent_s"] - context.scratch.get("round_trip_s", 0.0)
-            calls.append((completion_tokens(one.response) or 1, wall))
-    shortest = min((tokens for tokens, _ in calls), default=1)
-    if per_token:
-        times = [wall / tokens for tokens, wall in calls if tokens > 1]
-    else:
-        times = [wall for tokens, wall in calls if tokens == shortest]
-    return max(0.0, statistics.median(times)) if times else 0.0
+        if one.query == query_id and told.get("arm") == "idle":
+            walls.append(told["end_s"] - told["sent_s"] - trip)
+    return max(0.0, statistics.median(walls)) if walls else 0.0
 
 
 def completion_tokens(response: object) -> int:

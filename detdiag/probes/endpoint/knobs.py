@@ -17,9 +17,9 @@ MOST = 2
 async def knobs(context: EndpointContext) -> str | None:
     """Interleaved arms on the questions that did not repeat at idle."""
     if context.logprobs:
-        return "not needed: log-probabilities show draws directly"
+        return None  # log-probabilities show draws directly
     if not restless(context):
-        return "not needed: the idle arm repeats"
+        return "no log-probabilities to look at; the idle arm repeats, so nothing that draws shows"
     for turn in range(context.plan.knobs):
         for query in _restless_queries(context)[:MOST]:
             for name in context.rng.sample(sorted(ARMS), len(ARMS)):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from detdiag.evidence.observation import Observation
 from detdiag.probes.endpoint.context import EndpointContext, PhaseOver, Query
 from detdiag.probes.endpoint.fillers import WORD_COUNTS, filler
 from detdiag.probes.endpoint.fork import fork_queries
-from detdiag.probes.endpoint.idle import completion_tokens, restless, service_s
+from detdiag.probes.endpoint.idle import alone_s, restless
 from detdiag.probes.endpoint.plan import BLOCK, CONNECTIONS, FILLER_TOKENS
 from detdiag.targets.endpoint import EndpointError, with_context, with_factors
 from detdiag.targets.endpoint.witness import Call, Gauge, in_flight, witness
@@ -29,6 +30,7 @@ def probes_in(size: int) -> int:
 
 async def load(context: EndpointContext) -> str | None:
     """Looks at the burst arm until it is decided or the plan ends; returns why it is untested."""
+    await _weigh_fillers(context)
     sizes: Sequence[int] = context.plan.first_look
     done = context.scratch.get("looks", 0)
     for look in range(done + 1, context.plan.looks + 1):
@@ -38,6 +40,38 @@ async def load(context: EndpointContext) -> str | None:
         if not _undecided(context, look):
             break
     return unwitnessed(_result(context))
+
+
+async def _weigh_fillers(context: EndpointContext) -> None:
+    """What a short and a long filler take alone (the faster of two each): with that, a burst that
+    is faster than its requests one after the other is seen without the server's help."""
+    weights: list[tuple[int, float]] = []
+    trip = context.scratch.get("round_trip_s", 0.0)
+    for number in (0, len(WORD_COUNTS) - 1):
+        found = []
+        for again in range(2):
+            context.check()
+            prompt = filler(context.rng, number + again * len(WORD_COUNTS))
+            call = await _fill(context, prompt, _filler_tokens(context), 0)
+            if call is not None:
+                found.append((call.tokens, max(0.0, call.end_s - call.sent_s - trip)))
+        if found:
+            weights.append(min(found, key=lambda one: one[1]))
+    context.scratch["weights"] = weights
+
+
+def _filler_alone_s(context: EndpointContext, tokens: int) -> float:
+    """Time of a filler alone, on the line through the short and the long one."""
+    weights = context.scratch.get("weights", [])
+    if not weights:
+        return 0.0
+    (low, fast), (high, slow) = weights[0], weights[-1]
+    slope = max(0.0, (slow - fast) / (high - low)) if high > low else 0.0
+    return max(0.0, fast + slope * (tokens - low))
+
+
+def _filler_tokens(context: EndpointContext) -> int:
+    return FILLER_TOKENS if context.logprobs else max(FILLER_TOKENS, context.plan.max_new_tokens)
 
 
 def _questions(context: EndpointContext, look: int) -> list[Query]:
@@ -119,7 +153,7 @@ async def _burst(
         for i in range(size - len(questions))
     ]
     context.scratch["fillers"] = number + len(fillers)
-    length = FILLER_TOKENS if context.logprobs else max(FILLER_TOKENS, context.plan.max_new_tokens)
+    length = _filler_tokens(context)
     with Gauge(context.target.client, context.target.capabilities.metrics) as gauge:
         tasks = [_fill(context, prompt, length, i) for i, prompt in enumerate(fillers)]
         asked = [
@@ -136,19 +170,18 @@ async def _burst(
 
 def _keep_burst(context: EndpointContext, gauge: Gauge, size: int, found: Sequence[object]) -> None:
     replies = [o for o in found if isinstance(o, Observation)]
-    calls = [o for o in found if isinstance(o, Call)] + [_call(o) for o in replies]
-    seen = witness(
-        gauge, calls, round_trip_s=context.scratch.get("round_trip_s", 0.0),
-        token_s=service_s(context, per_token=True), call_s=service_s(context, per_token=False),
-    )  # fmt: skip
-    tokens = sum(_tokens(o) for o in replies) + context.scratch.pop("filler_tokens", 0)
+    calls = [o for o in found if isinstance(o, Call)]
+    tokens = sum(c.tokens for c in calls) + sum(map(_tokens, replies))
+    calls = [replace(c, alone_s=_filler_alone_s(context, c.tokens)) for c in calls]
+    calls += [_call(context, o) for o in replies]
+    seen = witness(gauge, calls, context.scratch.get("round_trip_s", 0.0))
     for one in replies:
         if seen.kind != "none":
             one = with_factors(one, concurrency=size, in_flight_tokens=_bucket(tokens))
         context.keep(
             with_context(
                 one, witness=seen.kind, running=seen.running, speedup=_short(seen.speedup),
-                together=in_flight(calls, _call(one)), tokens_in_flight=tokens,
+                together=in_flight(calls, _call(context, one)), tokens_in_flight=tokens,
             )
         )  # fmt: skip
     for error in found:
@@ -173,14 +206,12 @@ async def _fill(context: EndpointContext, prompt: object, length: int, index: in
         return None
     usage = decoded.get("usage") if isinstance(decoded, dict) else None
     total = usage.get("total_tokens") if isinstance(usage, dict) else None
-    if isinstance(total, int):
-        context.scratch["filler_tokens"] = context.scratch.get("filler_tokens", 0) + total
-    return Call(reply.sent_s, reply.end_s, completion_tokens(decoded) or 1)
+    return Call(reply.sent_s, reply.end_s, total if isinstance(total, int) else 0)
 
 
-def _call(one: Observation) -> Call:
+def _call(context: EndpointContext, one: Observation) -> Call:
     told = (one.response or {}).get("context", {})
-    return Call(told["sent_s"], told["end_s"], completion_tokens(one.response) or 1)
+    return Call(told["sent_s"], told["end_s"], _tokens(one), alone_s(context, str(one.query)))
 
 
 def _tokens(one: Observation) -> int:

@@ -95,33 +95,31 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One finished request of a burst: seconds since 1970 and tokens that it generated."""
+    """One finished request of a burst: seconds since 1970, tokens in and out, and ``alone_s``,
+    what the server takes for such a request when it is alone (no round trip; 0: unknown)."""
 
     sent_s: float
     end_s: float
     tokens: int
+    alone_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """``running`` is what the gauge showed at most; ``speedup`` the least time that the requests
-    would have taken one after the other, over the time the burst took."""
+    """``running`` is what the gauge showed at most; ``speedup`` the time that the requests take
+    one after the other, over the time the burst took."""
 
     kind: Kind
     running: int
     speedup: float | None
 
 
-def witness(
-    gauge: Gauge, calls: Sequence[Call], *, token_s: float, call_s: float, round_trip_s: float
-) -> Witness:
-    """The strongest witness of one burst. ``token_s`` is the server's time per generated token on
-    full-length idle calls and ``call_s`` its time for the shortest idle call, both without the
-    round trip: no request of the burst took less than the larger of the two bounds."""
+def witness(gauge: Gauge, calls: Sequence[Call], round_trip_s: float) -> Witness:
+    """The strongest witness of one burst."""
     speedup = None
-    if len(calls) > 1 and (token_s or call_s):
+    serial = sum(c.alone_s for c in calls)
+    if len(calls) > 1 and serial > 0:
         wall = max(c.end_s for c in calls) - min(c.sent_s for c in calls) - round_trip_s
-        serial = sum(max(call_s, token_s * c.tokens) for c in calls)
         speedup = serial / wall if wall > 0 else None
     if gauge.most > 1:
         return Witness("metrics", gauge.most, speedup)
