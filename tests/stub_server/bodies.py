@@ -7,10 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from tests.stub_server.engine import Engine, Reply, Step
-from tests.stub_server.model import ranked, word
+from tests.stub_server.model import word
 
 _NUMBERS = itertools.count(1)
 
@@ -85,28 +83,34 @@ def _ids(reply: Reply, body: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": [step.token for step in reply.steps]}
 
 
-def _number(engine: Engine, value: np.float32) -> float:
-    rounded = engine.behaviour.logprobs == "rounded"
-    return round(float(value), 4) if rounded else float(value)
+def _number(engine: Engine, value: float) -> float:
+    return round(value, 4) if engine.behaviour.logprobs == "rounded" else value
 
 
 def _entry(engine: Engine, step: Step, count: int) -> dict[str, Any]:
+    key = (count, engine.behaviour.logprobs == "rounded", step.token)
+    if key not in step.row.written:
+        step.row.written[key] = _written(engine, step, count)
+    return step.row.written[key]
+
+
+def _written(engine: Engine, step: Step, count: int) -> dict[str, Any]:
     def one(token: int) -> dict[str, Any]:
         text = word(token)
-        value = _number(engine, step.logprobs[token])
+        value = _number(engine, step.row.logprobs[token])
         return {"token": text, "logprob": value, "bytes": list(text.encode())}
 
-    return {**one(step.token), "top_logprobs": [one(i) for i in ranked(step.logprobs)[:count]]}
+    return {**one(step.token), "top_logprobs": [one(i) for i in step.row.order[:count]]}
 
 
 def _legacy(engine: Engine, reply: Reply, count: int) -> dict[str, Any]:
     def top(step: Step) -> dict[str, float]:
-        ids = dict.fromkeys([*ranked(step.logprobs)[:count], step.token])
-        return {word(i): _number(engine, step.logprobs[i]) for i in ids}
+        ids = dict.fromkeys([*step.row.order[:count], step.token])
+        return {word(i): _number(engine, step.row.logprobs[i]) for i in ids}
 
     return {
         "tokens": [word(step.token) for step in reply.steps],
-        "token_logprobs": [_number(engine, step.logprobs[step.token]) for step in reply.steps],
+        "token_logprobs": [_number(engine, s.row.logprobs[s.token]) for s in reply.steps],
         "top_logprobs": [top(step) for step in reply.steps],
         "text_offset": [0] * len(reply.steps),
     }

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tests.stub_server.behaviour import Behaviour
-from tests.stub_server.model import EOS, log_softmax, logits, ranked, tokenize, word
+from tests.stub_server.model import EOS, Row, row, tokenize, word
 
 GREEDY_BELOW = 1e-5
 LOWEST_TEMPERATURE = 0.01
@@ -24,7 +24,7 @@ LOWEST_TEMPERATURE = 0.01
 @dataclass(frozen=True)
 class Step:
     token: int
-    logprobs: np.ndarray
+    row: Row
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class Engine:
         out: list[Step] = []
         prefix = prompt
         while len(out) < limit:
-            row = logits(weights, path, prefix, behaviour.tie_share)
-            token = self._choose(row, body, draws)
-            out.append(Step(token, log_softmax(row)))
+            found = row(weights, path, prefix, behaviour.tie_share)
+            token = self._choose(found, body, draws)
+            out.append(Step(token, found))
             prefix = (*prefix, token)
             if token == EOS:
                 break
@@ -142,20 +142,20 @@ class Engine:
         with self.lock:
             return random.Random(self.random.random())
 
-    def _choose(self, row: np.ndarray, body: Mapping[str, Any], draws: random.Random) -> int:
+    def _choose(self, found: Row, body: Mapping[str, Any], draws: random.Random) -> int:
         behaviour = self.behaviour
         asked = body.get("temperature")
         temperature = behaviour.default_temperature if asked is None else float(asked)
         if behaviour.temperature is not None:
             temperature = behaviour.temperature
-        order = ranked(row)
+        order, values = found.order, found.logits
         narrow = body.get("top_k") == 1 or float(body.get("top_p") or 1) < 1e-4
         if temperature < GREEDY_BELOW or narrow:
-            best = [i for i in order if row[i] == row[order[0]]]
+            best = [i for i in order[:8] if values[i] == values[order[0]]]
             return draws.choice(best) if behaviour.ties == "random" else best[0]
-        scaled = row.astype(np.float64) / max(temperature, LOWEST_TEMPERATURE)
+        scaled = values.astype(np.float64) / max(temperature, LOWEST_TEMPERATURE)
         chances = np.exp(scaled - scaled.max())
-        return draws.choices(range(len(row)), weights=list(chances))[0]
+        return draws.choices(range(len(values)), weights=list(chances))[0]
 
 
 def digest(text: str) -> str:

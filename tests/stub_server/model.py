@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,26 @@ def _generator(*parts: object) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest[:8]))
 
 
-@lru_cache(maxsize=200_000)
+@dataclass
+class Row:
+    """What the model says after one prefix, kept for the next request with the same prefix.
+
+    ``order`` holds ids by falling logit (equal ones by id); ``written`` what bodies were made.
+    """
+
+    logits: np.ndarray
+    logprobs: list[float]
+    order: list[int]
+    written: dict[tuple[int, bool, int], dict[str, Any]] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=50_000)
+def row(weights: str, path: str, prefix: tuple[int, ...], tie_share: float) -> Row:
+    values = logits(weights, path, prefix, tie_share)
+    order = [int(i) for i in np.argsort(-values, kind="stable")]
+    return Row(values, [float(v) for v in log_softmax(values)], order)
+
+
 def logits(weights: str, path: str, prefix: tuple[int, ...], tie_share: float) -> np.ndarray:
     """float32 values of bf16 logits, shape (VOCABULARY,). The empty path is the reference."""
     generator = _generator(weights, prefix)
@@ -66,8 +86,3 @@ def log_softmax(row: np.ndarray) -> np.ndarray:
     """In fp32, with the maximum taken out first, as torch does."""
     shifted = row - row.max()
     return shifted - np.log(np.exp(shifted).sum(dtype=np.float32))
-
-
-def ranked(row: np.ndarray) -> Sequence[int]:
-    """Ids by falling value; equal values in order of id."""
-    return [int(i) for i in np.argsort(-row, kind="stable")]

@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
+import orjson
+
 from tests.stub_server.behaviour import Behaviour, Fault
 from tests.stub_server.bodies import Unsupported, chat_body, completion_body
 from tests.stub_server.engine import Engine, digest
@@ -147,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(200, answer, headers)
 
     def _json(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
-        self._send(status, "application/json", json.dumps(body).encode(), headers)
+        self._send(status, "application/json", orjson.dumps(body), headers)
 
     def _send(
         self, status: int, kind: str, data: bytes, headers: dict[str, str] | None = None
