@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from detdiag.audit.flags import FLAG_TABLES, JSON_FLAGS, Flag
-from detdiag.audit.launch import Launch
+from detdiag.audit.launch import Launch, find_launch
+from detdiag.audit.shellwords import parse_commands
+from detdiag.errors import DetdiagError
 
 
 def flag_words(name: str, value: Any, engine: str) -> list[str]:
@@ -43,7 +46,7 @@ def set_shell_flag(text: str, launch: Launch, name: str, value: Any) -> str | No
     if flag is None:
         if not words or launch.end == 0:
             return text if not words else None
-        return text[: launch.end] + " " + " ".join(words) + text[launch.end :]
+        return _checked(text[: launch.end] + " " + " ".join(words) + text[launch.end :], name)
     start = flag.word.start
     end = flag.word.end if flag.value_word is None else flag.value_word.end
     if end <= start:
@@ -53,17 +56,48 @@ def set_shell_flag(text: str, launch: Launch, name: str, value: Any) -> str | No
     if not words:
         while start > 0 and text[start - 1] in " \t":
             start -= 1
-    return text[:start] + " ".join(words) + text[end:]
+        return text[:start] + text[end:]
+    return _checked(text[:start] + " ".join(words) + text[end:], name)
 
 
-def set_list_flag(words: list[Any], launch: Launch, name: str, value: Any) -> None:
-    """The same edit on a list of words (YAML ``args``, exec form of a Dockerfile), in place."""
+def launches_in(text: str) -> list[Launch]:
+    """Server starts in shell text; none where it does not parse."""
+    try:
+        found = [find_launch(command) for command in parse_commands(text)]
+    except DetdiagError:
+        return []
+    return [launch for launch in found if launch is not None]
+
+
+def command_entry(words: Sequence[Any]) -> int | None:
+    """Index of the list entry that is a whole command line (``bash -c`` with a server start)."""
+    for index, entry in enumerate(words):
+        if isinstance(entry, str) and " " in entry.strip() and launches_in(entry):
+            return index
+    return None
+
+
+def _checked(text: str, name: str) -> str | None:
+    """``text`` if a launch in it now has the flag: inside quotes a quoted value may end them."""
+    return text if any(name in launch.flags for launch in launches_in(text)) else None
+
+
+def set_list_flag(words: list[Any], launch: Launch, name: str, value: Any) -> bool:
+    """The same edit on a list of words (YAML ``args``, exec form of a Dockerfile), in place;
+    False where it cannot be made."""
+    index = command_entry(words)
+    if index is not None:
+        entry = words[index]
+        edited = set_shell_flag(entry, launches_in(entry)[0], name, value)
+        if edited is not None:
+            words[index] = type(entry)(edited)
+        return edited is not None
     name, value = merged_value(launch, name, value)
     new = flag_words(name, value, launch.engine)
     at = _find(words, launch.flags.get(name), name, launch.engine)
     if at is None:
         words.extend(new)
-        return
+        return True
     flag = launch.flags[name]
     text = str(words[at])
     if "=" in text:
@@ -75,6 +109,7 @@ def set_list_flag(words: list[Any], launch: Launch, name: str, value: Any) -> No
         if len(new) == 2:
             new[0] = text
         words[at : at + width] = new
+    return True
 
 
 def _find(words: list[Any], flag: Flag | None, name: str, engine: str) -> int | None:

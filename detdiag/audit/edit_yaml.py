@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import re
 from typing import Any
 
-from detdiag.audit.edit_launch import set_list_flag, set_shell_flag
-from detdiag.audit.launch import Launch, find_launch
-from detdiag.audit.shellwords import parse_commands
+from detdiag.audit.edit_launch import command_entry, launches_in, set_list_flag, set_shell_flag
+from detdiag.audit.launch import Launch
+from detdiag.errors import DetdiagError
+from detdiag.rules.yamltext import parse_yaml
 
 KeyPath = tuple[str | int, ...]
 _LISTS = ("args", "command", "extraArgs", "extra_args", "entrypoint", "cmd")
@@ -25,7 +27,7 @@ def edit_launch(text: str, path: KeyPath, launch: Launch, space: str, name: str,
             _set_env(container, name, str(value))
         elif not _set_flag(container, launch, name, value):
             return text
-        return _dump(yaml, documents)
+        return _dump(yaml, documents, text)
     return text
 
 
@@ -39,7 +41,7 @@ def edit_value(text: str, path: KeyPath, value: Any) -> str:
         node.pop(path[-1], None)
     else:
         node[path[-1]] = value
-    return _dump(yaml, documents)
+    return _dump(yaml, documents, text)
 
 
 def _load(text: str) -> tuple[Any, list[Any]]:
@@ -54,13 +56,48 @@ def _load(text: str) -> tuple[Any, list[Any]]:
     return yaml, list(yaml.load_all(text))
 
 
-def _dump(yaml: Any, documents: list[Any]) -> str:
+def _dump(yaml: Any, documents: list[Any], before: str) -> str:
     stream = io.StringIO()
     if len(documents) == 1:
         yaml.dump(documents[0], stream)
     else:
         yaml.dump_all(documents, stream)
-    return stream.getvalue()
+    written = stream.getvalue()
+    kept = _keep_layout(before, written)
+    return kept if _same_data(kept, written) else written
+
+
+def _keep_layout(before: str, written: str) -> str:
+    """``written`` with the lines of ``before`` wherever they say the same; new lines take the
+    indentation of the line above them."""
+    old, new = before.splitlines(), written.splitlines()
+    matcher = difflib.SequenceMatcher(None, _bare(old), _bare(new), autojunk=False)
+    out: list[str] = []
+    shift = 0
+    for tag, a0, a1, b0, b1 in matcher.get_opcodes():
+        if tag == "equal":
+            out += old[a0:a1]
+            shift = _indent(old[a1 - 1]) - _indent(new[b1 - 1])
+        elif tag in ("replace", "insert"):
+            if tag == "replace" and a1 - a0 == b1 - b0:
+                shift = _indent(old[a0]) - _indent(new[b0])
+            out += [" " * max(0, _indent(line) + shift) + line.lstrip() for line in new[b0:b1]]
+    return "\n".join(out) + ("\n" if before.endswith("\n") else "")
+
+
+def _bare(lines: list[str]) -> list[str]:
+    return [" ".join(line.split()) for line in lines]
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _same_data(a: str, b: str) -> bool:
+    try:
+        return [d.value for d in parse_yaml(a)] == [d.value for d in parse_yaml(b)]
+    except DetdiagError:
+        return False
 
 
 def _walk(node: Any, path: KeyPath) -> Any:
@@ -78,6 +115,9 @@ def _set_flag(container: Any, launch: Launch, name: str, value: Any) -> bool:
     if isinstance(container.get("vllmConfig"), dict):
         container = container["vllmConfig"]
     keys = [key for key in _LISTS if container.get(key)]
+    for key in keys:
+        if isinstance(container[key], list) and command_entry(container[key]) is not None:
+            return set_list_flag(container[key], launch, name, value)
     owner = next(
         (k for k in keys if _mentions(container[k], launch, name)), keys[0] if keys else None
     )
@@ -86,15 +126,13 @@ def _set_flag(container: Any, launch: Launch, name: str, value: Any) -> bool:
         owner = "args"
     current = container[owner]
     if isinstance(current, str):
-        words = next(iter(parse_commands(current)), [])
-        inner = find_launch(words) or launch
+        inner = next(iter(launches_in(current)), launch)
         edited = set_shell_flag(current, inner, name, value)
         if edited is None:
             edited = current.rstrip() + " " + " ".join(_plain(name, value, launch))
         container[owner] = edited
         return True
-    set_list_flag(current, launch, name, value)
-    return True
+    return set_list_flag(current, launch, name, value)
 
 
 def _plain(name: str, value: Any, launch: Launch) -> list[str]:

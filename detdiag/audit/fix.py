@@ -41,11 +41,13 @@ _ALWAYS: Final = frozenset({"sampling_still_on", "unsupported_error"})
 
 @dataclass(slots=True)
 class Fixed:
-    """``texts`` by file name after the edits; ``changes`` in words; ``left`` are findings of
-    kind sampling_still_on that no edit removes."""
+    """``texts`` by file name after the edits; ``changes`` in words; ``unplaced`` are edits for
+    which no safe place was found; ``left`` are findings of kind sampling_still_on that no edit
+    removes."""
 
     texts: dict[str, str]
     changes: list[str] = field(default_factory=list)
+    unplaced: list[str] = field(default_factory=list)
     left: list[Finding] = field(default_factory=list)
 
 
@@ -158,6 +160,8 @@ def _edit(name: str, value: Any, finding: Finding, documents: list[Document], fi
         if space in ("arg", "env")
         else _edit_body(document, space, leaf, value, before)
     )
+    if after is None:
+        fixed.unplaced.append(f"{document.path}: {name} cannot be set there by itself")
     if after is None or after == before:
         return
     fixed.texts[document.path] = after
@@ -249,7 +253,8 @@ def _edit_dockerfile(
         words = json.loads(rest)
     except ValueError:
         return None
-    set_list_flag(words, document.launch, name, value)
+    if not set_list_flag(words, document.launch, name, value):
+        return None
     lines[at] = f"{head} {json.dumps(words)}"
     return "\n".join(lines)
 
@@ -277,6 +282,7 @@ def write_fixed(
         target.write_text(fixed.texts[path], encoding="utf-8")
         yield f"wrote {target}"
     yield from (f"changed {change}" for change in fixed.changes)
+    yield from (f"not changed: {edit}" for edit in dict.fromkeys(fixed.unplaced))
     if not fixed.changes:
         yield "changed nothing"
     for finding in fixed.left:

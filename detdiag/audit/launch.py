@@ -87,6 +87,9 @@ class Launch:
         return LAUNCH_SURFACES[self.engine]
 
 
+_SHELL_COMMAND: Final = ("-c", "-lc", "-ec")
+
+
 def image_engine(image: str) -> tuple[str | None, str | None]:
     """(engine, version) that a container image name stands for."""
     for engine, pattern in _IMAGES:
@@ -212,6 +215,9 @@ def _container(words: Sequence[Word], env: Mapping[str, EnvVar]) -> Launch | Non
         engine, version = image_engine(word.text)
         if engine is not None:
             variables = {**env, **_docker_env(words[:index])}
+            if any(w.text in _SHELL_COMMAND for w in words[index + 1 : index + 3]):
+                inner = _nested(words[index + 1 :], variables)
+                return None if inner is None else replace(inner, version=inner.version or version)
             return make_launch(engine, words[index + 1 :], variables, version, word)
     return None
 
@@ -221,13 +227,19 @@ def _nested(words: Sequence[Word], env: Mapping[str, EnvVar]) -> Launch | None:
     from detdiag.audit.shellwords import parse_commands
 
     for index, word in enumerate(words):
-        if word.text in ("-c", "-lc", "-ec") and index + 1 < len(words):
+        if word.text in _SHELL_COMMAND and index + 1 < len(words):
             inner = words[index + 1]
             for command in parse_commands(inner.text):
-                moved = [
-                    Word(w.text, inner.start, inner.end, inner.line + w.line - 1) for w in command
-                ]
-                found = find_launch(moved, env)
+                found = find_launch([_inside(w, inner) for w in command], env)
                 if found is not None:
                     return found
     return None
+
+
+def _inside(word: Word, outer: Word) -> Word:
+    """A word of a quoted command at its place in the file, where the quotes hide no escapes;
+    an empty span elsewhere, so that nothing is edited there."""
+    start, end = outer.start + 1 + word.start, outer.start + 1 + word.end
+    if outer.end - outer.start != len(outer.text) + 2:
+        start = end = 0
+    return Word(word.text, start, end, outer.line + word.line - 1)
