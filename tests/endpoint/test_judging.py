@@ -1,0 +1,249 @@
+"""The judge's parts against values worked out by another road."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detdiag.evidence.case import Case
+from detdiag.evidence.observation import Candidate, Observation, Output, Position
+from detdiag.verdict import decide
+from detdiag.verdict.endpoint.arms import trend_p, unit_permutation_p
+from detdiag.verdict.endpoint.idle import idle_summary
+from detdiag.verdict.endpoint.masking import masked
+from detdiag.verdict.endpoint.numerics import fingerprint, lattice_step
+from detdiag.verdict.endpoint.samples import read_samples
+from detdiag.verdict.endpoint.temperature import choices, effective_temperature
+
+_NUMBER = itertools.count()
+
+
+def reply(text: str, *, arm: str = "idle", unit: str = "", query: str = "q", **more: Any) -> Any:
+    """An observation as the prober writes it; ``more`` are factors."""
+    number = next(_NUMBER)
+    context = {"arm": arm, "unit": unit or f"u{number}", **more.pop("context", {})}
+    factors = {"concurrency": 1, "connection": "c0", "time": float(number), **more}
+    return Observation(
+        f"o{number}", query, request={"messages": [], "temperature": 0},
+        output=Output(text=text), factors=factors, response={"context": context},
+    )  # fmt: skip
+
+
+def verdict_of(observations: Sequence[Observation], **method: Any) -> dict[str, Any]:
+    case = Case(
+        tuple(observations), target={"kind": "endpoint"}, method=method,
+        factor_layers={"connection": "version", "session": "version"},
+    )  # fmt: skip
+    return decide(case).to_dict()["verdict"]
+
+
+def burst(texts: Sequence[str], unit: str, witness: str = "metrics") -> list[Observation]:
+    context = {"witness": witness, "running": 8, "look": 1}
+    factors: dict[str, Any] = {} if witness == "none" else {"concurrency": 8}
+    return [reply(t, arm="burst", unit=unit, context=context, **factors) for t in texts]
+
+
+def idle(n: int, text: str = "a") -> list[Observation]:
+    return [reply(text, unit=f"i{i // 4}") for i in range(n)]
+
+
+def test_load_needs_bursts_not_replies() -> None:
+    """Ten new answers in one burst are one event; in ten bursts they are ten."""
+    one = idle(40) + [o for i in range(10) for o in burst("bbbb" if i == 0 else "aaaa", f"b{i}")]
+    many = idle(40) + [o for i in range(10) for o in burst("abba", f"b{i}")]
+    assert verdict_of(one)["status"] == "inconclusive"
+    assert "too few" in verdict_of(one)["sentence"]
+    found = verdict_of(many)
+    assert (found["layer"], found["rule"]) == ("batch", "batch.load-sensitive")
+    assert found["confidence"] == "confirmed"
+
+
+@pytest.mark.parametrize(("witness", "sure"), [("metrics", "confirmed"), ("overlap", "likely")])
+def test_the_witness_decides_how_sure(witness: str, sure: str) -> None:
+    found = verdict_of(idle(40) + [o for i in range(8) for o in burst("bbbb", f"b{i}", witness)])
+    assert found["confidence"] == sure
+
+
+def test_without_a_witness_load_is_open() -> None:
+    found = verdict_of(idle(40) + [o for i in range(8) for o in burst("bbbb", f"b{i}", "none")])
+    assert found["status"] == "inconclusive"
+    assert set(found["confounded"]) == {"concurrency", "replica"}
+
+
+def test_equal_bursts_without_a_witness_leave_the_layer_untested() -> None:
+    found = verdict_of(idle(40) + [o for i in range(8) for o in burst("aaaa", f"b{i}", "none")])
+    assert found["status"] == "clean"
+    assert "batch" in found["untested"]
+
+
+def test_a_restless_idle_arm_is_never_load() -> None:
+    """Two hidden replicas: the burst arm differs as much as the idle arm does."""
+    random_texts = random.Random(3)
+    mixed = [reply(random_texts.choice("ab"), unit=f"i{i // 4}") for i in range(40)]
+    bursts = [o for i in range(8) for o in burst(random_texts.choices("ab", k=4), f"b{i}")]
+    found = verdict_of(mixed + bursts)
+    assert found["status"] == "inconclusive"
+    assert set(found["confounded"]) == {"replica", "other tenants' load"}
+
+
+def test_connections_that_are_constant_in_themselves() -> None:
+    mixed = [reply("ab"[i % 2], connection=f"c{i % 4}", unit=f"i{i // 4}") for i in range(24)]
+    found = verdict_of(mixed)
+    assert found["rule"] == "version.replica-behind-balancer"
+    assert found["confidence"] == "likely"
+
+
+def test_a_sole_tenant_makes_it_the_operator() -> None:
+    from detdiag.evidence.finding import Finding
+
+    chance = random.Random(1)
+    mixed = tuple(reply(chance.choice("abc"), unit=f"i{i // 4}") for i in range(40))
+    told = Finding("version", "endpoint.tenancy", "not_applicable", "", data={"sole_tenant": True})
+    case = Case(
+        mixed, (told,), target={"kind": "endpoint"}, factor_layers={"connection": "version"}
+    )
+    found = decide(case).to_dict()["verdict"]
+    assert (found["layer"], found["rule"]) == ("operator", "operator.not-repeatable")
+
+
+def test_one_change_in_time_is_no_accusation() -> None:
+    found = verdict_of(idle(20) + idle(20, "b"))
+    assert found["status"] == "inconclusive"
+    assert "never back" in found["sentence"]
+
+
+def test_sessions_that_each_repeat() -> None:
+    before = [reply("a", session="baseline") for _ in range(12)]
+    now = [reply("b", session="now") for _ in range(12)]
+    found = verdict_of(before + now)
+    assert (found["layer"], found["rule"]) == ("version", "version.drift")
+    same = [reply("a", session="now") for _ in range(12)]
+    assert verdict_of(before + same)["status"] == "clean"
+
+
+def test_replies_of_a_response_cache_are_never_clean() -> None:
+    kept = idle(20)
+    cached = [
+        Observation(
+            o.id, o.query, o.request, output=o.output, factors=o.factors,
+            response={**(o.response or {}), "id": "same", "created": 5},
+        )
+        for o in kept
+    ]  # fmt: skip
+    assert len(masked(cached).ids) == 19
+    found = verdict_of(cached)
+    assert found["status"] == "inconclusive"
+    assert "response cache" in found["sentence"]
+    assert found["ruled_out"] == ["input"] or found["ruled_out"] == []
+
+
+def test_another_prompt_length_is_proof_of_another_input() -> None:
+    first, second = idle(12), idle(12, "b")
+    told = [
+        Observation(
+            o.id, o.query, o.request, output=o.output, factors=o.factors,
+            response={**(o.response or {}), "usage": {"prompt_tokens": n}},
+        )
+        for n, group in ((9, first), (11, second))
+        for o in group
+    ]  # fmt: skip
+    found = verdict_of(told)
+    assert (found["layer"], found["rule"]) == ("input", "input.prompt-tokens-differ")
+    assert found["confidence"] == "confirmed"
+
+
+def test_unit_permutation_is_exact_on_a_small_design() -> None:
+    """5 bursts that all differ against 5 idle blocks: 2 of C(10, 5) relabellings are as far."""
+    samples = read_samples(
+        [reply("a", unit=f"i{i}") for i in range(5)]
+        + [o for i in range(5) for o in burst("b", f"b{i}")]
+    )
+    assert unit_permutation_p(samples, "burst") == pytest.approx(2 / math.comb(10, 5))
+
+
+def test_trend_grows_with_the_dose() -> None:
+    doses = [8.0] * 20 + [32.0] * 20
+    up = [False] * 18 + [True] * 2 + [True] * 12 + [False] * 8
+    small = trend_p(doses, up)
+    assert small is not None and small < 0.01
+    assert trend_p(doses, up[::-1]) > 0.95  # type: ignore[operator]
+    assert trend_p(doses, [False] * 40) is None
+
+
+def test_chao1_and_spread() -> None:
+    texts = "aaaaaaaabbbbcdef"  # k = 6, f1 = 4, f2 = 0
+    found = idle_summary(read_samples([reply(t) for t in texts]))
+    assert found is not None
+    assert (found.k, found.once) == (6, 4)
+    assert found.chao1 == pytest.approx(6 + 4 * 3 / 2)
+    assert found.spread == "finite"
+    always_new = idle_summary(read_samples([reply(str(i)) for i in range(16)]))
+    assert always_new is not None and always_new.spread == "continuous"
+
+
+def positions(rng: np.random.Generator, n: int, step: float | None, scale: float) -> list[Position]:
+    """Top-8 log-probabilities; logits on multiples of ``step`` (None: continuous)."""
+    out = []
+    for _ in range(n):
+        logits = rng.normal(0, scale, 50)
+        if step is not None:
+            logits = np.round(logits / step) * step
+        values = logits - np.log(np.exp(logits).sum())
+        order = np.argsort(-values, kind="stable")[:8]
+        top = tuple(Candidate(f"t{i}", None, float(np.float32(values[i]))) for i in order)
+        out.append(Position(top[0].token, None, top[0].logprob, top))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("step", "dtype"), [(1 / 16, "bfloat16"), (1 / 128, "float16"), (None, "no lattice")]
+)
+def test_the_lattice_tells_the_output_type(step: float | None, dtype: str) -> None:
+    found = positions(np.random.default_rng(5), 60, step, 3.0)
+    told = fingerprint([Observation("o", output=Output(positions=tuple(found)))])
+    assert told.dtype == dtype
+    if step is not None:
+        steps = [lattice_step([c.logprob for c in p.top]) for p in found]
+        assert min(s for s in steps if s is not None) == step
+
+
+def test_rounded_values_are_told_from_a_lattice() -> None:
+    rounded = [
+        Position("a", None, -0.1, tuple(Candidate(str(i), None, -0.1234 - i / 8) for i in range(5)))
+    ]
+    short = [
+        Position(p.token, None, p.logprob, tuple(
+            Candidate(c.token, None, round(c.logprob, 4)) for c in p.top
+        ))
+        for p in rounded
+    ]  # fmt: skip
+    told = fingerprint([Observation("o", output=Output(positions=tuple(short)))])
+    assert told.dtype == "rounded"
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0])
+def test_the_effective_temperature_is_found(temperature: float) -> None:
+    rng = np.random.default_rng(11)
+    drawn = []
+    for p in positions(rng, 800, None, 2.0):
+        values = np.array([c.logprob for c in p.top])
+        chances = np.exp(values / temperature)
+        pick = p.top[int(rng.choice(len(values), p=chances / chances.sum()))]
+        drawn.append(Position(pick.token, None, pick.logprob, p.top))
+    told = effective_temperature(choices([Observation("o", output=Output(positions=tuple(drawn)))]))
+    assert told.interval is not None
+    assert told.interval[0] <= temperature * 1.02 and told.interval[1] >= temperature * 0.98
+    assert told.estimate == pytest.approx(temperature, rel=0.2)
+
+
+def test_greedy_choices_bound_the_temperature() -> None:
+    found = positions(np.random.default_rng(2), 400, None, 2.0)
+    told = effective_temperature(choices([Observation("o", output=Output(positions=tuple(found)))]))
+    assert told.below == 0 and told.estimate is None
+    assert told.upper is not None and told.upper < 0.1
