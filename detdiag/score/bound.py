@@ -35,7 +35,7 @@ def tally(units: Iterable[float]) -> Counter[float]:
 def log_capital(units: Tally, mean: float, bets: Iterable[tuple[float, float]]) -> float:
     """Natural logarithm of the capital of a bettor against "the mean is at most ``mean``"."""
     logs = [
-        math.log(share) + sum(n * _log_growth(f, x, mean) for x, n in units.items())
+        math.log(share) + sum(n * _log_growth(f, x, mean) for x, n in units.items() if n)
         for f, share in bets
     ]
     top = max(logs)

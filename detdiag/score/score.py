@@ -67,7 +67,10 @@ def score(
         "outputs": [pair for row in views[ALL] if (pair := _outputs(row, sample))][:12],
         "cache": dict(sample.cached),
         "left_out": dict(sample.left_out),
-        "limits": _limits(sample, views[ALL], units, gate, question),
+        "limits": [
+            *_limits(sample, views[ALL], units, gate, question),
+            *_run_limits(method or {}),
+        ],
     }
 
 
@@ -351,6 +354,17 @@ def _limits(
         out.append({"key": "limit.no_digests"})
     if any(row.unparsed for row in rows):
         out.append({"key": "limit.unparsed", "n": sum(row.unparsed or 0 for row in rows)})
+    return out
+
+
+def _run_limits(method: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What went wrong while the runs were made."""
+    out: list[dict[str, Any]] = []
+    load, failed = method.get("load"), method.get("failed")
+    if isinstance(load, Mapping) and load["witnessed"] < load["bursts"]:
+        out.append({"key": "limit.unwitnessed", **load})
+    if isinstance(failed, Mapping):
+        out.append({"key": "limit.failed", "n": failed["n"]})
     return out
 
 
