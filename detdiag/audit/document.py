@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from detdiag.audit.launch import Launch
@@ -39,3 +40,23 @@ class Document:
     def where(self, path: tuple[str | int, ...] = ()) -> str:
         """``path:line`` of a field."""
         return f"{self.path}:{self.locate((*self.prefix, *path))}"
+
+
+def launch_document(name: str, launch: Launch, text: str, format_: str) -> Document:
+    """A document around a server start."""
+    return Document(
+        name,
+        "launch",
+        launch.surface,
+        launch=launch,
+        said=True,
+        version=launch.version,
+        format=format_,
+        text=text,
+        locate=partial(fixed_line, launch.line),
+    )
+
+
+def fixed_line(line: int, path: tuple[str | int, ...]) -> int:
+    """A ``locate`` (its first argument bound) for what stands on one line."""
+    return line

@@ -55,7 +55,7 @@ def _line(document: YamlDocument, base: KeyPath, path: KeyPath) -> int:
 
 
 def _body(name: str, document: YamlDocument, text: str, header: str | None) -> Iterator[Document]:
-    from detdiag.audit.readers import body_document
+    from detdiag.audit.read_json import body_document
 
     body = {str(key): value for key, value in document.value.items()}
     read = body_document(name, name.rsplit("/", 1)[-1], body, text, document.line, "yaml")

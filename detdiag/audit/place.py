@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from detdiag.audit.document import Document
+from detdiag.audit.document import Document, launch_document
 from detdiag.audit.launch import LAUNCH_SURFACES, EnvVar, make_launch
-from detdiag.audit.readers import launch_document
 from detdiag.audit.shellwords import Word
 from detdiag.audit.surfaces import SURFACES, Surface, request_surface
 from detdiag.errors import DetdiagError
