@@ -103,11 +103,11 @@ def _diagnose(
     from detdiag.engine.live import LiveRun, default_record, diagnose
     from detdiag.engine.walk import Selection
     from detdiag.fingerprint import fingerprint_model
+    from detdiag.fingerprint.hub import cached_snapshot
     from detdiag.probes.interface import Plan
     from detdiag.targets.local import load_local
 
     trust = options.trust_remote_code or bool(planted is not None and planted.trust_remote_code)
-    fingerprint = fingerprint_model(Path(model)) if Path(model).is_dir() else {}
     target = load_local(
         model,
         dtype=options.dtype or (getattr(planted, "dtype", None) if planted else None),
@@ -119,6 +119,8 @@ def _diagnose(
         generate_kwargs=kwargs,
         serve=planted.name if planted is not None else None,
     )
+    folder = Path(model) if Path(model).is_dir() else cached_snapshot(model, options.revision)
+    fingerprint = fingerprint_model(folder) if folder is not None else {}
     if planted is not None:
         target.name = f"demo ({planted.name})"
     plan = Plan(

@@ -24,10 +24,20 @@ def of_paths(paths: Sequence[Path], threads: int | None, *, machine: bool = Fals
     names = [path.name for path in paths]
     if len(set(names)) < len(names):
         names = [str(path) for path in paths]
+    found = [_located(path) for path in paths]
     return [
         Source(name, load(path, threads, machine=machine), path if path.is_dir() else None)
-        for name, path in zip(names, paths, strict=True)
+        for name, path in zip(names, found, strict=True)
     ]
+
+
+def _located(path: Path) -> Path:
+    """``path``, or the cached snapshot where it is a hub id and no file of that name exists."""
+    if path.exists() or path.is_absolute() or len(path.parts) > 2 or path.suffix:
+        return path
+    from detdiag.fingerprint.hub import cached_snapshot
+
+    return cached_snapshot(str(path)) or path
 
 
 def of_machine() -> Source:
