@@ -199,7 +199,7 @@ def _not_wanted(run: EndpointRun, phase: Phase) -> str | None:
 def _cached(context: EndpointContext, phase: Phase) -> str | None:
     """Once most replies come from a response cache, more of them say nothing."""
     trials = [o for o in context.observations if o.role == "trial"]
-    if not phase.layers or not trials:
+    if not phase.layers or phase.name == "config" or not trials:
         return None
     hidden = masked(trials, context.observations)
     return "replies come from a response cache" if 2 * len(hidden.ids) > len(trials) else None

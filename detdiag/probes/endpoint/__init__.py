@@ -11,6 +11,7 @@ from typing import Final
 
 from detdiag.layers import Layer
 from detdiag.probes.endpoint.cache import cold_and_warm
+from detdiag.probes.endpoint.config import config
 from detdiag.probes.endpoint.context import EndpointContext
 from detdiag.probes.endpoint.idle import connections, prime, sequential
 from detdiag.probes.endpoint.knobs import knobs
@@ -30,6 +31,7 @@ class Phase:
 
 
 PHASES: Final[tuple[Phase, ...]] = (
+    Phase("config", config, 0.1, ("config",)),
     Phase("prime", prime, 1.0, ()),
     Phase("idle", sequential, 4.0, ()),
     Phase("connections", connections, 1.5, ("version",)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,8 +33,7 @@ async def load(context: EndpointContext) -> str | None:
     sizes: Sequence[int] = context.plan.first_look
     done = context.scratch.get("looks", 0)
     for look in range(done + 1, context.plan.looks + 1):
-        questions = _questions(context, look)
-        await _look(context, look, sizes if look == 1 else context.plan.next_look, questions)
+        await _look(context, look, sizes if look == 1 else context.plan.next_look)
         context.scratch["looks"] = look
         if not _undecided(context, look):
             break
@@ -74,15 +72,13 @@ def _filler_tokens(context: EndpointContext) -> int:
     return FILLER_TOKENS if context.logprobs else max(FILLER_TOKENS, context.plan.max_new_tokens)
 
 
-def _questions(context: EndpointContext, look: int) -> list[Query]:
-    """Short ones with a full-length one in each burst; from the second look on, forks replayed."""
+def _questions(context: EndpointContext) -> list[Query]:
+    """Short ones with a full-length one among them, and the forks seen so far replayed."""
     short, long = context.short(), context.long()
     base = [*short, *short, long[0]] if context.logprobs else short
-    if look == 1:
-        return base
-    replayed = context.scratch.get("forks") or fork_queries(context)
-    context.scratch["forks"] = replayed
-    return [*replayed, *base] if replayed else base
+    if not context.scratch.get("forks"):
+        context.scratch["forks"] = fork_queries(context)
+    return [*context.scratch["forks"], *base]
 
 
 def _undecided(context: EndpointContext, look: int) -> bool:
@@ -110,19 +106,21 @@ def unwitnessed(result: LoadResult | None) -> str | None:
     return None
 
 
-async def _look(
-    context: EndpointContext, look: int, sizes: Sequence[int], questions: Sequence[Query]
-) -> None:
-    turn = itertools.cycle(questions)
+async def _look(context: EndpointContext, look: int, sizes: Sequence[int]) -> None:
+    """Pairs of an idle block and a burst, first one, then the other in front (ABBA). A burst asks
+    what its own block asked, so that every question has an idle arm."""
+    start = 0
     for number, size in enumerate(sizes):
         name = f"{look}.{number}"
-        block = [next(turn) for _ in range(BLOCK)]
+        questions = _questions(context)
+        mine = [questions[(start + i) % len(questions)] for i in range(max(BLOCK, probes_in(size)))]
+        start += BLOCK
         if number % 2 == 0:
-            await _idle_block(context, look, name, block)
+            await _idle_block(context, look, name, mine[:BLOCK])
         _afford(context, size)
-        await _burst(context, look, name, size, [next(turn) for _ in range(probes_in(size))])
+        await _burst(context, look, name, size, mine[: probes_in(size)])
         if number % 2 == 1:
-            await _idle_block(context, look, name, block)
+            await _idle_block(context, look, name, mine[:BLOCK])
 
 
 def _afford(context: EndpointContext, size: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from detdiag.evidence.adapters import bodies as reply_bodies
 from detdiag.evidence.adapters import prompt_token_ids, response_factors
 from detdiag.evidence.adapters.factors import header_labels, served_from_cache
+from detdiag.evidence.adapters.surfaces import surface_of
 from detdiag.evidence.observation import Observation, Output
 from detdiag.targets.endpoint import wire
 from detdiag.targets.endpoint.address import Address
@@ -126,7 +127,7 @@ class EndpointTarget:
             id=f"{phase or 'ask'}-{number}",
             query=query or f"{prompt.id}/{max_tokens}",
             request=body,
-            surface=f"openai.{'chat' if path == wire.CHAT else 'completions'}",
+            surface=surface_of(self.address.url(path), body, decoded),
             prompt_token_ids=prompt_token_ids(decoded) or prompt_ids,
             output=output,
             factors=found,

@@ -1,0 +1,50 @@
+"""The request as this server reads it, against the rule base; nothing is sent."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from detdiag.audit import audit_documents
+from detdiag.audit.document import Document
+from detdiag.audit.surfaces import SURFACES
+from detdiag.errors import DetdiagError
+from detdiag.evidence.adapters.surfaces import surface_of
+from detdiag.probes.endpoint.context import EndpointContext
+from detdiag.targets.endpoint import EndpointTarget
+
+FAMILY_SURFACES: Final = {
+    "vllm": "vllm.openai_request",
+    "sglang": "sglang.openai_request",
+    "llamacpp": "llamacpp.server",
+    "tgi": "tgi.chat",
+    "ollama": "ollama.openai_api",
+}
+SHOWN: Final = ("failed", "inconclusive")
+
+
+def request_surface(target: EndpointTarget) -> str | None:
+    """What kind of request this server takes: by what it said about itself, else by its host."""
+    family = FAMILY_SURFACES.get(target.capabilities.family or "")
+    found = family or surface_of(target.address.url("v1:/"), None, None)
+    known = SURFACES.get(found or "")
+    return found if known is not None and known.role == "request" else None
+
+
+async def config(context: EndpointContext) -> str | None:
+    """Findings on the request of the full length, and the parameters as they take effect."""
+    target = context.target
+    query = context.long()[0]
+    _, body = target.body(query.prompt, max_tokens=query.max_tokens)
+    surface = request_surface(target)
+    document = Document("request", "request", surface, body, said=surface is not None)
+    version = target.capabilities.info.get("version", {}).get("version")
+    try:
+        result = audit_documents([document], engine_version=version)
+    except DetdiagError:
+        result = audit_documents([document])  # a version that the rules cannot order
+    for finding in result.findings:
+        if finding.outcome in SHOWN:
+            context.emit(finding)
+    if result.effective:
+        context.emit(("effective_params", list(result.effective)))
+    return None
