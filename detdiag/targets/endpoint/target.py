@@ -124,7 +124,7 @@ class EndpointTarget:
             found["replica"] = " ".join([*filter(None, [self.replica]), *labels.values()])
         number = next(_NUMBERS)
         return Observation(
-            id=f"{phase or 'ask'}-{number}",
+            id=f"{phase or 'ask'}-{int(reply.sent_s * 1e6):x}-{number}",
             query=query or f"{prompt.id}/{max_tokens}",
             request=body,
             surface=surface_of(self.address.url(path), body, decoded),
