@@ -14,6 +14,9 @@ from detdiag.verdict.stats import ALPHA, fisher_greater, wilson
 
 SLACK: Final = 1.3
 """A trial is started only if this many times the first child's wall time is left."""
+PATIENCE: Final = 6.0
+"""A trial may take this many times as long as the run as it is (and ten seconds)."""
+FEWER_BY_CHANCE: Final = 0.001
 BY_CHANCE: Final = ("repeat", "generate")
 """Contrasts of identical runs, which differ by chance."""
 _COUNTS: Final = (
@@ -99,7 +102,9 @@ def _trials(
         if reason is not None:
             skipped.append({"remedy": trial.name, "title": trial.title, "reason": reason})
             continue
-        after = child(_job(plan, trial, facts, end), env=trial.env, timeout_s=left)
+        allowed = min(left, PATIENCE * before["wall_s"] + 10.0)
+        job = _job(plan, trial, facts, time.monotonic() + allowed)
+        after = child(job, env=trial.env, timeout_s=allowed)
         yield judged(trial, before, after, plan)
 
 
@@ -151,7 +156,8 @@ def outcome_of(before: Mapping[str, Any], after: Mapping[str, Any], kind: str) -
 
     A contrast whose control repeats has no chance in it: none left is none left. Where identical
     runs differ by chance, none left counts only if that is unlikely under the rate before
-    (Fisher, one-sided, ALPHA).
+    (Fisher, one-sided, ALPHA). Fewer differences by chance need more, as runs that are all compared
+    with the first are not independent.
     """
     k0, n0, k1, n1 = before["k"], before["n"], after["k"], after["n"]
     if not n1:
@@ -164,7 +170,7 @@ def outcome_of(before: Mapping[str, Any], after: Mapping[str, Any], kind: str) -
         return "undecided", f"0 of {n1} may be luck at the rate before (p = {p:.2g})"
     if k1 == 0:
         return "reduced", "identical runs still differ among themselves"
-    if k1 < k0 * n1 / n0 and p <= 0.05:
+    if k1 < k0 * n1 / n0 and p <= (FEWER_BY_CHANCE if chance else 0.05):
         return "reduced", "fewer pairs differ"
     if before["flips"] and not after["flips"]:
         return "reduced", "bits still differ, no arg-max token flips any more"
