@@ -30,14 +30,14 @@ def explain(
 ) -> None:
     """Print a rule: what it says, why, how to verify, what to do and its source."""
     from detdiag.rules.load import all_rules
-    from detdiag.rules.verdict_rules import all_texts
+    from detdiag.rules.verdict_rules import all_texts, describe
 
     if list_all or rule is None:
         for line in _listing(all_rules(), all_texts()):
             print(line)
         return
     found = [r for r in all_rules() if r.id == rule]
-    text = all_texts().get(rule)
+    text = describe(rule)
     if found:
         lines = list(_config_lines(found))
     elif text is not None:

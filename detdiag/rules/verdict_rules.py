@@ -84,5 +84,26 @@ def all_texts() -> dict[str, RuleText]:
 
 
 def describe(rule: str) -> RuleText | None:
-    """The texts of ``rule``, or None for a rule that has none."""
-    return all_texts().get(rule)
+    """The texts of ``rule``, or None for a rule that has none.
+
+    A contrast names its rule after the factor (``LAYER.FACTOR-changes-output``), and any factor
+    may be recorded: those without a text of their own share one.
+    """
+    return all_texts().get(rule) or _contrast(rule)
+
+
+def _contrast(rule: str) -> RuleText | None:
+    layer, _, rest = rule.partition(".")
+    factor = rest.removesuffix("-changes-output")
+    if factor == rest or not factor or layer not in (*LAYERS, "unknown"):
+        return None
+    name = factor.replace("-", " ")
+    return RuleText(
+        rule,
+        f"The answer does not change with {name}",
+        f"The answer changes with {name}",
+        "observations that agree in every other recorded factor differ where this one does, and "
+        "repeat where it does not",
+        f"hold everything else, change {name} alone and back again, and repeat each side",
+        (RemedyText(f"hold {name} at one value, or report results for each value apart"),),
+    )
