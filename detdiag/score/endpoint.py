@@ -134,13 +134,7 @@ class EndpointRuns:
             if isinstance(error, BaseException):
                 raise error
         replies = [one for one in found if isinstance(one, Observation)]
-        seen = witness(
-            gauge,
-            [_call(o) for o in replies],
-            token_s=0.0,
-            call_s=self._idle_s,
-            round_trip_s=self._round_trip_s,
-        )
+        seen = witness(gauge, [_call(o, self._idle_s) for o in replies], self._round_trip_s)
         self.bursts += 1
         self.witnessed += seen.kind != "none"
         for one in replies:
@@ -180,7 +174,7 @@ class EndpointRuns:
 
     def _note_idle(self, one: Observation) -> None:
         """The shortest time that any idle request took on the server."""
-        call = _call(one)
+        call = _call(one, 0.0)
         took_s = max(0.0, call.end_s - call.sent_s - self._round_trip_s)
         self._idle_s = min(self._idle_s, took_s) if self._idle_s else took_s
 
@@ -200,9 +194,9 @@ class EndpointRuns:
         return out
 
 
-def _call(one: Observation) -> Call:
+def _call(one: Observation, alone_s: float) -> Call:
     told = (one.response or {}).get("context", {})
-    return Call(told["sent_s"], told["end_s"], _new_tokens(one) or 1)
+    return Call(told["sent_s"], told["end_s"], alone_s)
 
 
 def _new_tokens(one: Observation) -> int:

@@ -39,10 +39,12 @@ class LocalRuns:
     progress: Progress
     stopped: str = ""
     tokens: int = 0
+    samples: bool = False
 
     def go(self, tell: Tell) -> None:
         """Warm up, print the plan with its cost, and run until done, decided or out of time."""
         began = time.monotonic()
+        self.samples = self.target.samples()
         self._warm_up()
         first_s = [self._timed(condition) for condition in self.plan.conditions]
         for line in self.plan.lines(first_s):
@@ -102,6 +104,8 @@ class LocalRuns:
     def _keep(
         self, condition: str, number: int, group: _Group, row: int, prompt: Prompt, made: Generated
     ) -> None:
+        """Write one run. Its padding follows from the prompts of its batch, so it is no factor of
+        its own: it would only seem to vary beside the batch."""
         ids = group.ids[row]
         one = Observation(
             id=f"{condition}-{number}-{prompt.id}",
@@ -118,8 +122,8 @@ class LocalRuns:
                 "batch_size": len(group.prompts),
                 "row": row,
                 "neighbours": [p.id for i, p in enumerate(group.prompts) if i != row],
-                "padding_side": "left",
-                "padded_length": max(map(len, group.ids)),
+                "process": "this one",
+                "do_sample": self.samples,
                 "repeat": number,
             },
             response={"context": {"burst": f"{group.name}-{number}", "round": number}},

@@ -185,7 +185,7 @@ def _hazard(rows: Sequence[PromptFigures], seed: int) -> dict[str, Any] | None:
         "value": 1000 * sum(top for top, _ in parts) / compared,
         "ci95": None if ends is None else [1000 * ends[0], 1000 * ends[1]],
         "prompts": len(parts),
-        "unit": f"per 1000 {_unit(rows)}",
+        "unit": f"per_1000_{_unit(rows)}",
     }
 
 
@@ -348,6 +348,9 @@ def _limits(
         out.append({"key": "limit.bursts"})
     if units.skipped:
         out.append({"key": "limit.skipped", "n": len(units.skipped), "all": len(rows)})
+    digest = _mean(rows, "digest")
+    if digest is not None and digest < (_mean(rows, "agreement") or 0.0):
+        out.append({"key": "limit.digests_moved", "moved": 1.0 - digest})
     if any(row.digested and row.digested < row.runs for row in rows):
         out.append({"key": "limit.some_digests"})
     if not any(row.digested for row in rows):

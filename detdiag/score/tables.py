@@ -16,7 +16,8 @@ from detdiag.score.plots import condition_rows
 def figures_table(score: Mapping[str, Any], say: Say) -> Table:
     def name(row: Mapping[str, Any]) -> str:
         unit = row.get("unit")
-        return words.figure_name(row["name"], say) + (f" ({unit})" if unit else "")
+        shown = say(f"unit.{unit}") if unit else ""
+        return words.figure_name(row["name"], say) + (f" ({shown})" if shown else "")
 
     return make_table(
         say,

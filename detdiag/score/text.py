@@ -54,13 +54,15 @@ def lines(score: Mapping[str, Any], say: Say) -> list[str]:
 def _aligned(table: Table, most: int = 40) -> list[str]:
     if not table:
         return []
+    from rich.cells import cell_len
+
     rows = [table.heads, *table.rows[:most]]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(table.heads))]
+    widths = [max(cell_len(row[i]) for row in rows) for i in range(len(table.heads))]
     out = []
     for row in rows:
+        gaps = [" " * (widths[i] - cell_len(cell)) for i, cell in enumerate(row)]
         cells = [
-            cell.rjust(widths[i]) if i in table.numeric else cell.ljust(widths[i])
-            for i, cell in enumerate(row)
+            gaps[i] + cell if i in table.numeric else cell + gaps[i] for i, cell in enumerate(row)
         ]
         out.append("  " + "  ".join(cells).rstrip())
     left = len(table.rows) - most
