@@ -54,6 +54,9 @@ def listed_lines(report: model.Report, say: Say) -> list[Text]:
         for place, row in enumerate(found, start=1):
             cost = f" ({say('remedy.cost')}: {visible(row.cost)})" if row.cost else ""
             lines.append(Text(f"  {place}. {visible(row.action)}{cost}"))
+            if row.measured:
+                tried = tables.measured_text(row.measured, say)
+                lines.append(Text(f"     {say('remedy.measured')}: {tried}"))
             if row.arithmetic:
                 lines.append(Text(f"     {say('remedies.figures')}: {visible(row.arithmetic)}"))
             lines += [

@@ -196,11 +196,26 @@ def _measured(row: dict[str, Any], tried: Mapping[str, Mapping[str, Any]]) -> No
         return
     row["measured"] = {k: v for k, v in trial.items() if k not in ("remedy", "title")}
     row["outcome"] = trial.get("outcome")
+    cost = _measured_cost(trial)
+    if cost:
+        if row.get("cost"):
+            row["documented_cost"] = row["cost"]
+        row["cost"] = cost
     names = str(trial.get("setting")).partition("modules=")[2].partition(")")[0]
     if names:
         row["command"] = re.sub(
             r"modules=(\[[^\]]*\]|MODULES)", lambda _: f"modules={names}", row["command"]
         )
+
+
+def _measured_cost(trial: Mapping[str, Any]) -> str:
+    """Speed and memory as measured here, in place of what somebody else measured elsewhere."""
+    parts = []
+    if trial.get("speed_ratio") is not None:
+        parts.append(f"{trial['speed_ratio']:.2g} times the speed")
+    if trial.get("memory_delta_bytes") is not None:
+        parts.append(f"{trial['memory_delta_bytes'] / 1e6:+.1f} MB peak memory")
+    return f"measured here: {', '.join(parts)}" if parts else ""
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
