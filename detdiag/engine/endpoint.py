@@ -277,6 +277,8 @@ def _status(walk: _Walk, layer: Layer) -> ProbeStatus:
     state: Any = DONE if mine or layer in ("config", "input", "operator") else "skipped"
     if any(r["state"] == "error" for r in mine):
         state = "error"
+    elif any(r["state"] == "cut short" and r["phase"] == "load" for r in mine):
+        state = "out_of_budget"
     return ProbeStatus(layer, state, "; ".join(dict.fromkeys(reasons)))
 
 

@@ -41,6 +41,8 @@ async def cold_and_warm(context: EndpointContext) -> str | None:
     lever = lever_for(context.target.capabilities.family)
     if context.target.capabilities.family == "ollama":
         return "Ollama keeps its prefix cache and offers no lever to empty it"
+    if not context.plan.salts:
+        return "no time for three cold starts within the budget"
     queries = context.short()
     for number in range(context.plan.salts):
         salt = f"dd{secrets.token_hex(6)}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from detdiag.evidence.observation import Observation
 from detdiag.evidence.record import Event
-from detdiag.probes.endpoint.plan import EndpointPlan
+from detdiag.probes.endpoint.plan import SHORT_TOKENS, EndpointPlan
 from detdiag.targets.endpoint import EndpointError, EndpointTarget, with_context
 from detdiag.targets.endpoint.target import Api
 from detdiag.targets.prompts import Prompt
@@ -65,11 +65,13 @@ class EndpointContext:
         return self.target.top > 1
 
     def short(self) -> list[Query]:
-        """The cheapest strong question of each prompt: one token with its alternatives, or the
-        full length where the server returns none."""
+        """The cheapest strong question of each prompt: a few tokens with their alternatives, or
+        the full length where the server returns none. The first token comes from the prefill, the
+        others from decode steps, whose batch is another one."""
         if not self.logprobs:
             return self.long()
-        return [Query(f"{p.id}/1", p, 1) for p in self.prompts]
+        n = min(SHORT_TOKENS, self.plan.max_new_tokens)
+        return [Query(f"{p.id}/{n}", p, n) for p in self.prompts]
 
     def long(self) -> list[Query]:
         n = self.plan.max_new_tokens

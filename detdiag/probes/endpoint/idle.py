@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 
+from detdiag.evidence.observation import Observation
 from detdiag.probes.endpoint.context import EndpointContext, Query
 from detdiag.probes.endpoint.fillers import filler
-from detdiag.probes.endpoint.plan import CONNECTIONS
+from detdiag.probes.endpoint.plan import CONNECTIONS, fit_to_time
 from detdiag.targets.endpoint import EndpointError, EndpointTarget
 from detdiag.verdict.endpoint.samples import distinct, read_samples
 
@@ -18,8 +19,9 @@ FRESH = 2
 async def prime(context: EndpointContext) -> str | None:
     """Two identical calls a question and server, discarded: caches and lazy kernels are then
     warm. Measures the round trip without work, too."""
+    questions = {q.id: q for q in [*context.short(), *context.long()]}
     for target in context.targets:
-        for query in [*context.short(), *context.long()]:
+        for query in questions.values():
             for _ in range(2):
                 context.check()
                 await context.ask(
@@ -27,7 +29,32 @@ async def prime(context: EndpointContext) -> str | None:
                     role="intervention",
                 )  # fmt: skip
     context.scratch["round_trip_s"] = await _round_trip_s(context.target)
-    return None
+    return _fit(context)
+
+
+def _fit(context: EndpointContext) -> str | None:
+    """Size the rest of the walk by what a warm call took; says so where that cuts the plan."""
+    times = {one.query: _wall_s(one) for one in context.observations if one.role != "trial"}
+    short = max((times.get(q.id, 0.0) for q in context.short()), default=0.0)
+    long = max((times.get(q.id, 0.0) for q in context.long()), default=0.0)
+    left = max(0.0, context.end - time.monotonic())
+    before, given = context.plan, len(context.prompts)
+    context.plan, kept = fit_to_time(
+        before, given, len(context.targets), short_s=short, long_s=long, left_s=left
+    )
+    context.prompts = context.prompts[:kept]
+    if context.plan == before and kept == given:
+        return None
+    return (
+        f"a call takes {short:.2g} s ({long:.2g} s in full length), so the plan is cut to the "
+        f"budget: {kept} of {given} prompts, {context.plan.idle} and {context.plan.long} idle "
+        f"calls each, bursts of {', '.join(map(str, sorted(set(context.plan.first_look))))}"
+    )
+
+
+def _wall_s(one: Observation) -> float:
+    told = (one.response or {}).get("context", {})
+    return float(told.get("end_s", 0.0)) - float(told.get("sent_s", 0.0))
 
 
 async def _round_trip_s(target: EndpointTarget) -> float:

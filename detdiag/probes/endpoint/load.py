@@ -92,7 +92,7 @@ def _undecided(context: EndpointContext, look: int) -> bool:
 
 def _result(context: EndpointContext) -> LoadResult | None:
     trials = [o for o in context.observations if o.role == "trial"]
-    return load_result(read_samples(trials, first_only=context.logprobs))
+    return load_result(read_samples(trials))
 
 
 def unwitnessed(result: LoadResult | None) -> str | None:

@@ -23,12 +23,13 @@ NEXT_LOOK: Final = (8, 16, 8, 16, 8, 16)
 BLOCK: Final = 4
 """Idle calls between two bursts."""
 FILLER_TOKENS: Final = 16
+SHORT_TOKENS: Final = 4
 TOKENS_PER_WORD: Final = 1.3
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointPlan:
-    """Requests of each phase. ``idle`` one-token calls and ``long`` full ones a prompt and server;
+    """Requests of each phase. ``idle`` short calls and ``long`` full ones a prompt and server;
     ``spread`` calls on connections of their own; ``salts`` cold starts; ``first_look`` and
     ``next_look`` burst sizes; ``looks`` how often the burst arm may grow."""
 
@@ -91,7 +92,7 @@ def make_plan(
 
 
 def _smaller(plan: EndpointPlan) -> EndpointPlan:
-    """The next cheaper plan; at least 10 one-token and 4 full calls a prompt stay."""
+    """The next cheaper plan; at least 10 short and 4 full calls a prompt stay."""
     if plan.idle > 12:
         return replace(plan, idle=max(12, plan.idle - 4))
     if plan.long > 4:
@@ -99,6 +100,42 @@ def _smaller(plan: EndpointPlan) -> EndpointPlan:
     if plan.spread > 8:
         return replace(plan, spread=8)
     return replace(plan, idle=10)
+
+
+IDLE_SHARE: Final = 0.3
+LOAD_SHARE: Final = 0.5
+TOGETHER: Final = 0.5
+"""A guess of what a burst takes against its requests one after the other."""
+
+
+def fit_to_time(
+    plan: EndpointPlan, prompts: int, servers: int, *, short_s: float, long_s: float, left_s: float
+) -> tuple[EndpointPlan, int]:
+    """The plan and the number of prompts that fit ``left_s`` at the measured time of a short and
+    a full-length call. Few prompts with enough repeats are worth more than many with few."""
+
+    def idle_s() -> float:
+        return prompts * servers * (plan.idle * short_s + plan.long * long_s)
+
+    while idle_s() > IDLE_SHARE * left_s:
+        if prompts > 1:
+            prompts -= 1
+            continue
+        smaller = _smaller(replace(plan, spread=0))
+        if replace(smaller, spread=plan.spread) == plan:
+            break
+        plan = replace(smaller, spread=plan.spread)
+    spread = max(4, min(plan.spread, int(0.08 * left_s / max(short_s, 1e-6))))
+    salts = min(plan.salts, int(0.12 * left_s / max((1 + WARM) * short_s, 1e-6)))
+    plan = replace(plan, spread=spread, salts=salts if salts >= 3 else 0)
+    if look_s(plan.first_look, short_s) > LOAD_SHARE * left_s:
+        plan = replace(plan, first_look=(8,) * 6, next_look=(8,) * 6)
+    return plan, prompts
+
+
+def look_s(sizes: Sequence[int], short_s: float) -> float:
+    """A guess of what one look takes."""
+    return short_s * (BLOCK * len(sizes) + TOGETHER * sum(sizes))
 
 
 def usable_prompts(prompts: Sequence[Prompt], plan: EndpointPlan, servers: int) -> int:
@@ -123,10 +160,16 @@ def rows(plan: EndpointPlan, prompts: Sequence[Prompt], servers: int) -> list[Ro
     table = [
         _row("capabilities", servers * EXPLORE_REQUESTS, mean, 1, "what the server can do"),
         _row("prime", servers * n * 4, mean, out / 2, "discarded, so that caches are warm"),
-        _row("idle, one token", idle, mean, 1, f"{CONNECTIONS} connections in turn"),
+        _row("idle, short", idle, mean, SHORT_TOKENS, f"{CONNECTIONS} connections in turn"),
         _row("idle, full length", long, mean, out, "one at a time"),
-        _row("connections", plan.spread, mean, 1, "one call each on new connections"),
-        _row("cold and warm cache", cold, mean, 1, f"{plan.salts} cold starts, {WARM} repeats"),
+        _row("connections", plan.spread, mean, SHORT_TOKENS, "one call each on new connections"),
+        _row(
+            "cold and warm cache",
+            cold,
+            mean,
+            SHORT_TOKENS,
+            f"{plan.salts} cold starts, {WARM} repeats",
+        ),
     ]
     first = sum(plan.first_look) + BLOCK * len(plan.first_look)
     table.append(

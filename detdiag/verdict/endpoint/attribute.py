@@ -13,7 +13,7 @@ from detdiag.verdict.attribute import Attribution, sampling_causes
 from detdiag.verdict.causes import Cause, ranked
 from detdiag.verdict.endpoint.judge import Judged, judge_arms, unsettled
 from detdiag.verdict.endpoint.masking import Masked, masked
-from detdiag.verdict.endpoint.opening import Open, masked_open, stopped_open
+from detdiag.verdict.endpoint.opening import Open, cut_open, masked_open, stopped_open
 from detdiag.verdict.endpoint.prompt_gate import prompt_finding
 from detdiag.verdict.endpoint.samples import read_samples
 from detdiag.verdict.endpoint.sampling import (
@@ -157,4 +157,8 @@ def _opened(
     stopped = next((f for f in case.findings if f.rule == "endpoint.stopped"), None)
     if stopped is not None:
         return stopped_open(case, stopped.summary, len(trials))
-    return None
+    cut = next((p for p in case.probes if p.state == "out_of_budget"), None)
+    cleared = any(
+        f.rule == "batch.load-sensitive" and f.outcome == "passed" for f in judged.findings
+    )
+    return cut_open(case, cut.reason, len(trials)) if cut is not None and not cleared else None

@@ -53,6 +53,19 @@ def stopped_open(case: Case, why: str, answered: int) -> Open:
     )
 
 
+def cut_open(case: Case, why: str, replies: int) -> Open:
+    """Nothing differed, but the load arm that was asked for did not finish."""
+    budget = case.method.get("budget_s")
+    more = f"{4 * float(budget):.0f}s" if isinstance(budget, (int, float)) else "15m"
+    requests = 2 * int(case.method.get("max_requests") or 600)
+    grow = f"--max-requests {requests}" if "requests" in why else f"--budget {more}"
+    return Open(
+        f"Inconclusive: {replies} replies agree, but the bursts that test load were cut short "
+        f"({why}).",
+        (Next("give the load arm more room", f"{command_of(case)} {grow}"),),
+    )
+
+
 def pool_open(
     case: Case, idle: Idle, change_nat: float | None, *, logprobs: bool, knobs_ran: bool
 ) -> Open:
