@@ -63,9 +63,11 @@ def publish(report: Mapping[str, Any], sinks: Sinks) -> None:
 def _terminal(report: Mapping[str, Any], sinks: Sinks) -> None:
     from detdiag.report.checklist import checklist_lines, decision_line
     from detdiag.report.messages import speaker
+    from detdiag.report.phrases import localised
     from detdiag.report.text import can_show_unicode
 
     say, unicode_ok = speaker(sinks.lang), can_show_unicode(sys.stderr)
+    report = localised(report, sinks.lang)
     lines = [] if sinks.quiet else list(checklist_lines(report, say, unicode_ok))
     encoding = sys.stderr.encoding or "utf-8"
     for line in [*lines, decision_line(report)]:

@@ -173,8 +173,9 @@ def checklist_parts(report: model.Report, say: Say) -> list[str]:
 def render_checklist(report: model.Report, *, lang: str = "en") -> str:
     """The checklist as Markdown, ending in the decision."""
     from detdiag.report.markdown import command_block, md
+    from detdiag.report.phrases import localised
 
-    say = speaker(lang)
+    say, report = speaker(lang), localised(report, lang)
     lines = [f"# {say('checklist.title')}", "", *checklist_parts(report, say)]
     for step in model.next_steps(report)[:1]:
         lines += [f"{say('verdict.next')}: {md(step.get('why'))}", ""]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from detdiag.errors import DetdiagError
 from detdiag.report import model, tables
 from detdiag.report.messages import HTML_LANG, Say, speaker
+from detdiag.report.phrases import localised
 from detdiag.report.safe import (
     dump_json,
     dump_json_for_html,
@@ -45,6 +46,7 @@ def render_html(report: model.Report, *, lang: str = "en", plotly: str = "embed"
             f"unknown plotly mode {plotly!r}", tip="known: " + ", ".join(PLOTLY_MODES)
         )
     say = speaker(lang)
+    original, report = report, localised(report, lang)
     figures = figure_views(report, say, draw=plotly != "none")
     specs = [f.spec for f in figures if f.spec is not None]
     script = page_script(plotly if specs else "none", specs)
@@ -52,6 +54,7 @@ def render_html(report: model.Report, *, lang: str = "en", plotly: str = "embed"
         **_page(report, say, lang),
         **_body(report, say),
         **_closing(report, say),
+        **evidence_link(original, say),
         "figures": figures,
         "say": say,
         "lang": lang,
@@ -193,7 +196,6 @@ def _closing(report: model.Report, say: Say) -> dict[str, Any]:
         "glossary": closing.glossary(say),
         "reproduce": model.reproduce_command(report),
         "record_sha256": model.record_sha256(report),
-        **evidence_link(report, say),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from detdiag.errors import DetdiagError
 from detdiag.report import model, tables
 from detdiag.report.messages import Say, speaker
+from detdiag.report.phrases import localised
 from detdiag.report.safe import looks_like_command, one_line, visible
 
 STYLES: Final = ("report", "postmortem", "checklist", "github")
@@ -67,6 +68,7 @@ def md_table(table: tables.Table) -> str:
 
 def render_markdown(report: model.Report, *, lang: str = "en", style: str | None = None) -> str:
     """Markdown in one of :data:`STYLES` (``report`` by default)."""
+    report = localised(report, lang)
     if style in (None, "report"):
         return _full(report, speaker(lang))
     if style == "postmortem":
@@ -85,11 +87,12 @@ def render_markdown(report: model.Report, *, lang: str = "en", style: str | None
 
 
 def _full(report: model.Report, say: Say) -> str:
-    from detdiag.report.text import headline_text, target_name
+    from detdiag.report.text import headline_text, in_language, target_name
 
     found = model.verdict(report)
     sentence = visible(found.get("sentence"))
-    headline = sentence if say("lang.id") == "en" and sentence else headline_text(report, say)
+    own = sentence and in_language(sentence, say)
+    headline = sentence if own else headline_text(report, say)
     parts = [f"# {md(headline)}"]
     if sentence and headline != sentence:
         parts.append(md(sentence))

@@ -9,6 +9,7 @@ from detdiag.report import model, tables
 from detdiag.report.markdown import code_block, code_span, command_block, md, md_table
 from detdiag.report.messages import Say, speaker
 from detdiag.report.numbers import interval, k_of_n, seconds
+from detdiag.report.phrases import localised
 from detdiag.report.safe import visible
 
 TODO = "**TODO**"
@@ -16,7 +17,7 @@ TODO = "**TODO**"
 
 def render_postmortem(report: model.Report, *, lang: str = "en") -> str:
     """Markdown in the order of the usual postmortem form; nothing in it is invented."""
-    say = speaker(lang)
+    say, report = speaker(lang), localised(report, lang)
     sections = [
         _title(report, say),
         _block(say("postmortem.summary"), _summary(report, say)),
@@ -62,10 +63,10 @@ def _title(report: model.Report, say: Say) -> str:
 
 def _summary(report: model.Report, say: Say) -> list[str]:
     found = model.verdict(report)
-    parts = [md(found.get("sentence"))]
-    if say("lang.id") != "en":
-        from detdiag.report.text import headline_text
+    from detdiag.report.text import headline_text, in_language
 
+    parts = [md(found.get("sentence"))]
+    if not in_language(visible(found.get("sentence")), say):
         parts.insert(0, md(headline_text(report, say)))
     ruled_out = model.layer_ids(found.get("ruled_out"))
     if ruled_out:

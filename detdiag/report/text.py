@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from detdiag.report import model
 from detdiag.report.messages import Say, speaker
 from detdiag.report.numbers import interval, k_of_n, number, share
+from detdiag.report.phrases import is_chinese, localised
 from detdiag.report.remedy_lines import listed_lines, tried_lines
 from detdiag.report.safe import one_line, visible
 
@@ -65,6 +66,7 @@ def print_summary(
     ``quiet`` leaves the verdict sentence only. ``color`` is ``auto``, ``always`` or ``never``.
     """
     out = file or sys.stderr
+    report = localised(report, lang)
     console = _console(out, color)
     say, unicode_ok = speaker(lang), can_show_unicode(out)
     if not quiet:
@@ -84,16 +86,22 @@ def _print(console: Console, line: Text, unicode_ok: bool) -> None:
 
 
 def verdict_line(report: model.Report, say: Say) -> Text:
-    """The verdict sentence (with a translated headline first where the language is not English)."""
+    """The verdict sentence (a translated headline first where the sentence is only English)."""
     from rich.text import Text
 
     found = model.verdict(report)
     style = _STATUS_STYLE.get(str(found.get("status")), "bold yellow")
     sentence = visible(found.get("sentence"))
     headline = headline_text(report, say)
-    if say("lang.id") != "en":
+    if not in_language(sentence, say):
         sentence = f"{headline} {sentence}"
     return Text(sentence or headline, style=style)
+
+
+def in_language(text: str, say: Say) -> bool:
+    """Is a sentence of the report in the reader's language (it stays English where the catalogue
+    has no translation of it)?"""
+    return say("lang.id") == "en" or is_chinese(text)
 
 
 def headline_text(report: model.Report, say: Say) -> str:
@@ -174,9 +182,10 @@ def _layer_line(layer: Mapping[str, Any], say: Say, unicode_ok: bool) -> Text:
 
 
 def layer_title(layer: Mapping[str, Any], say: Say, limit: int | None = None) -> str:
-    """The report's own title in English; the catalogue's in other languages."""
-    if say("lang.id") == "en" and layer.get("title"):
-        return one_line(layer["title"], limit)
+    """The report's own title; where it is not in the reader's language, the catalogue's."""
+    title = visible(layer.get("title"))
+    if title and in_language(title, say):
+        return one_line(title, limit)
     return say(f"layer_title.{model.layer_state(layer)}")
 
 
@@ -186,7 +195,7 @@ def render_text(report: model.Report, *, lang: str = "en", color: bool = False) 
 
     buffer = io.StringIO()
     console = _console(buffer, "always" if color else "never")
-    for line in _report_lines(report, speaker(lang)):
+    for line in _report_lines(localised(report, lang), speaker(lang)):
         console.print(line)
     return buffer.getvalue()
 

@@ -230,11 +230,19 @@ def test_clean_is_not_signed_off_while_layers_are_untested() -> None:
     assert "Not tested, so not signed off: config, input, batch, decode, moe, version." in text
 
 
-def test_chinese_page_keeps_the_sentence_and_the_prompts() -> None:
+def test_chinese_page_translates_the_sentence_and_keeps_the_prompts() -> None:
     text = page("batch-confirmed", lang="zh")
-    assert "最可能的层：batch（已确认）。" in text
-    assert sample("batch-confirmed")["verdict"]["sentence"] in text
+    assert "最可能的层：batch（已确认）：" in text
+    assert sample("batch-confirmed")["verdict"]["sentence"] not in text
     assert "The capital of France" in text
+
+
+def test_chinese_page_keeps_a_sentence_that_nobody_translated() -> None:
+    report = sample("batch-confirmed")
+    report["verdict"]["sentence"] = "Quite another sentence."
+    text = render(report, "html", lang="zh", plotly="none")
+    assert "最可能的层：batch（已确认）。" in text
+    assert '<p lang="en">Quite another sentence.</p>' in text
 
 
 def test_no_plotly_import_for_a_page_without_figures() -> None:

@@ -10,7 +10,7 @@ from detdiag.report import model, tables
 from detdiag.report.messages import Say, has
 from detdiag.report.numbers import number
 from detdiag.report.safe import one_line, visible
-from detdiag.report.text import confidence_word, headline_text, target_name
+from detdiag.report.text import confidence_word, headline_text, in_language, target_name
 
 _VERDICT_SYMBOLS: Final = {"attributed": "✗", "clean": "✓"}
 
@@ -47,7 +47,7 @@ def verdict_view(report: model.Report, say: Say) -> dict[str, Any]:
     status = str(found.get("status") or "inconclusive")
     status = status if status in ("attributed", "clean") else "inconclusive"
     sentence = visible(found.get("sentence"))
-    english = say("lang.id") == "en"
+    own = bool(sentence) and in_language(sentence, say)
     tags: list[str] = []
     if status == "attributed":
         tags.append(f"{say('head.layer')}: {visible(found.get('layer'))}")
@@ -60,10 +60,8 @@ def verdict_view(report: model.Report, say: Say) -> dict[str, Any]:
         "symbol": _VERDICT_SYMBOLS.get(status, "?"),
         "word": say(f"status.{status}"),
         "tags": tags,
-        "headline": split_sentence(sentence)
-        if english and sentence
-        else (headline_text(report, say), ""),
-        "sentence": "" if english else sentence,
+        "headline": split_sentence(sentence) if own else (headline_text(report, say), ""),
+        "sentence": "" if own else sentence,
         "rows": _verdict_rows(report, say),
         "remedy": model.primary_remedy(report) if status == "attributed" else None,
         "next": model.next_steps(report)[:3] if status != "clean" else [],
@@ -76,7 +74,9 @@ def split_sentence(sentence: str) -> tuple[str, str]:
 
     Joined by a space the two are the sentence again.
     """
-    match = re.match(r"(.{1,60}?\):|[^:]{1,60}:) (.{40,})$", sentence, re.S)
+    match = re.match(r"(.{1,60}?\):|[^:]{1,60}:) (.{40,})$", sentence, re.S) or re.match(
+        r"(.{1,40}?：.{1,30}?）：)(.{20,})$", sentence, re.S
+    )
     return (match[1], match[2]) if match else (sentence, "")
 
 
