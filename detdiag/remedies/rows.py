@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from detdiag.moe.discover import find_routers, may_have_experts
 from detdiag.trace.calls import Layout, eager_inference
 from detdiag.trace.modules import Frame, tracked
 from detdiag.trace.rows import ROW_OPS, RowStats, RowWise, _layout_of, constants_of
@@ -92,13 +93,18 @@ def _outermost(paths: Collection[str]) -> set[str]:
 
 
 def expert_blocks(model: nn.Module) -> set[str]:
-    """Paths of blocks that hold a router and its experts, by the usual names."""
+    """Paths of blocks that hold a router and its experts: by the usual names, else by structure
+    (which costs one forward on 26 tokens)."""
     found = set()
     for path, _ in model.named_modules():
         parent, _, leaf = path.rpartition(".")
         if "expert" in leaf.lower() and "shared" not in leaf.lower() and parent:
             found.add(parent)
-    return _outermost({p for p in found if not p.rpartition(".")[2].isdigit()})
+    found = _outermost({p for p in found if not p.rpartition(".")[2].isdigit()})
+    if not found and may_have_experts(model):
+        with torch.random.fork_rng():
+            found = _outermost({r.block_path for r in find_routers(model)})
+    return found
 
 
 @contextlib.contextmanager
