@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from detdiag.errors import DetdiagError
@@ -17,7 +17,7 @@ from detdiag.evidence.observation import Observation
 from detdiag.evidence.record import RecordWriter
 from detdiag.score.plan import Plan, Tell, Watch
 from detdiag.score.progress import Progress
-from detdiag.score.rounds import windows
+from detdiag.score.rounds import copies_in_burst, windows
 from detdiag.targets.endpoint import EndpointError, EndpointTarget, with_context, with_factors
 from detdiag.targets.endpoint.witness import Call, Gauge, witness
 from detdiag.targets.prompts import Prompt
@@ -55,6 +55,7 @@ class EndpointRuns:
         try:
             await self.target.explore(self.prompts[0])
             self._round_trip_s = await self._no_work_s()
+            self._afford()
             first_s = [await self._timed(condition) for condition in self.plan.conditions]
             for line in self.plan.lines(first_s):
                 tell(line)
@@ -67,6 +68,22 @@ class EndpointRuns:
         finally:
             await self.target.client.aclose()
         self.stopped = self.stopped or "all runs made"
+
+    def _afford(self) -> None:
+        """Fewer runs where ``--max-requests`` does not allow all: each condition gets its share."""
+        left = self.target.client.limits.left
+        if left is None:
+            return
+        each = left // (len(self.prompts) * len(self.plan.conditions))
+        if each < 1:
+            raise DetdiagError(
+                f"--max-requests leaves {left} requests, not one for each prompt and condition"
+            )
+        runs = min(self.plan.runs, each)
+        most = copies_in_burst(len(self.prompts), self.concurrency, runs, len(self.plan.conditions))
+        copies = min(self.plan.copies, most)
+        runs = max(copies, runs // copies * copies)
+        self.plan = replace(self.plan, runs=runs, copies=copies)
 
     async def _blocks(self, began: float) -> None:
         done, order = self.plan.copies, list(self.plan.conditions)
@@ -196,7 +213,7 @@ class EndpointRuns:
 
 def _call(one: Observation, alone_s: float) -> Call:
     told = (one.response or {}).get("context", {})
-    return Call(told["sent_s"], told["end_s"], alone_s)
+    return Call(told["sent_s"], told["end_s"], _new_tokens(one), alone_s)
 
 
 def _new_tokens(one: Observation) -> int:

@@ -219,7 +219,9 @@ def score_endpoint(job: Job, url: str, model: str | None) -> Made:
         question=job.question,
         merged=shares_calls(len(prompts), conditions),
         budget_s=job.budget_s,
-        copies=copies_in_burst(len(prompts), job.concurrency) if loaded else 1,
+        copies=copies_in_burst(len(prompts), job.concurrency, job.runs, len(conditions))
+        if loaded
+        else 1,
     )
 
     def go(record: Any, watch: Watch, progress: Progress) -> dict[str, Any]:

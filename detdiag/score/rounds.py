@@ -16,10 +16,11 @@ def windows(items: Sequence[T], most: int) -> list[tuple[T, ...]]:
     return [tuple(items[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
 
 
-def copies_in_burst(prompts: int, concurrency: int) -> int:
+def copies_in_burst(prompts: int, concurrency: int, runs: int, conditions: int) -> int:
     """How often each prompt is in a burst, so that the burst has about ``concurrency`` requests
-    and every prompt equally often."""
-    return max(1, round(concurrency / prompts)) if prompts < concurrency else 1
+    and every prompt equally often; fewer where ``runs`` would not give a cycle of bursts."""
+    wanted = max(1, round(concurrency / prompts))
+    return min(wanted, max(1, runs // (2 * conditions)))
 
 
 def shares_calls(prompts: int, conditions: Sequence[str]) -> bool:

@@ -50,12 +50,15 @@ def score(
     views = _views(sample, parser, seed)
     units = units_of(sample)
     gate = decide(sample, units, question)
+    agreement = _mean(views[ALL], "agreement")
+    if agreement is None and gate["reason"] != "cache":
+        gate |= {"status": "undecided", "reason": "nothing"}
     return {
         "schema": SCHEMA,
         "tool": {"name": "detdiag", "version": __version__},
         "target": dict(target or {}),
         "method": {**(method or {}), "answer": answer, "seed": seed},
-        "summary": {**gate, "agreement": _mean(views[ALL], "agreement")},
+        "summary": {**gate, "agreement": agreement},
         "figures": [figure for name in FIGURES if (figure := FIGURES[name](views[ALL], seed))],
         "conditions": [_condition(name, views[name], seed) for name in sample.conditions],
         "between": _between(sample, seed),
@@ -91,16 +94,14 @@ def decide(sample: Sample, units: Units, question: Question) -> dict[str, Any]:
     """Bounds of the agreement and, with a target, whether it is reached, missed or open."""
     low = bound.lower(units.tally, question.alpha)
     high = bound.upper(units.tally, question.alpha)
-    status = "measured" if units.values else "undecided"
+    status = "measured"
     if question.target is not None:
         status = "undecided"
         if low >= question.target:
             status = "reached"
         elif high < question.target:
             status = "missed"
-    reason = ""
-    if not units.values:
-        reason = "nothing"
+    reason = "" if units.values else "unbounded"
     if sample.cached:
         status, reason = "undecided", "cache"
     return {
