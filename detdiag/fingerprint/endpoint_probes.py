@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from detdiag.evidence.observation import Observation
 from detdiag.targets.endpoint import EndpointError, EndpointTarget
 from detdiag.targets.prompts import Prompt
+from detdiag.verdict.endpoint.numerics import fingerprint as read_numerics
 
 PROBES: Final = (
     Prompt("capital", "What is the capital of France? Answer in one word."),
@@ -49,7 +50,7 @@ class Probing:
         if digests:
             rows = {name: self.observations[name][-1] for name in digests}
             values = {name: _values(row) for name, row in rows.items()}
-            out["numerics"] = {"digests": digests, "values": values}
+            out["numerics"] = {**_arithmetic(rows.values()), "digests": digests, "values": values}
         else:
             out["probe_text"] = self._steady(_text)
         return {key: value for key, value in out.items() if value}
@@ -92,6 +93,16 @@ async def _tokenize(target: EndpointTarget, text: str) -> list[int]:
         if isinstance(tokens, list) and all(isinstance(i, int) for i in tokens):
             return tokens
     return []
+
+
+def _arithmetic(observations: Iterable[Observation]) -> dict[str, Any]:
+    """Type of the logits and the steps of their lattice, read from the values themselves."""
+    found = read_numerics(observations)
+    return {
+        "output_dtype": found.dtype,
+        "lattice_steps_nat": [step for step, _ in found.steps],
+        "positions": found.positions,
+    }
 
 
 def _context(observation: Observation, key: str) -> Any:

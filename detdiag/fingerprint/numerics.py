@@ -32,11 +32,14 @@ class NumericsDiff:
     probes: int
     max_nat: float | None
     size: Size
+    types: tuple[str, str] | None = None
+    """Output types read from the lattice, where the two sides are known and differ."""
 
     def describe(self) -> str:
         count = f"log-probabilities of {self.differ} of {self.probes} fixed probes differ"
         by = "" if self.max_nat is None else f", by up to {self.max_nat:.3g} nat"
-        return f"{count}{by}: {_WORDS[self.size]}"
+        kinds = "" if self.types is None else f"; {self.types[0]} against {self.types[1]} logits"
+        return f"{count}{by}{kinds}: {_WORDS[self.size]}"
 
 
 def compare_numerics(a: Mapping[str, Any], b: Mapping[str, Any]) -> NumericsDiff | None:
@@ -56,13 +59,19 @@ def compare_numerics(a: Mapping[str, Any], b: Mapping[str, Any]) -> NumericsDiff
     ]
     known = [change for change in changes if change is not None]
     most = max(known, default=None)
-    return NumericsDiff(len(differ), len(shared), most, _size(most, None in changes))
+    size = _size(most, None in changes)
+    return NumericsDiff(len(differ), len(shared), most, size, _types(left, right))
 
 
 def _size(max_nat: float | None, no_shared_token: bool) -> Size:
     if max_nat is None or no_shared_token or max_nat > FAR_NAT:
         return "far"
     return "unclear" if max_nat > ROUNDING_NAT else "rounding"
+
+
+def _types(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, str] | None:
+    one, two = (str(side.get("output_dtype", "unknown")) for side in (a, b))
+    return None if one == two or "unknown" in (one, two) else (one, two)
 
 
 def _changes(a: list[Any], b: list[Any]) -> Iterator[float | None]:

@@ -49,6 +49,15 @@ def test_facts_of_a_healthy_server() -> None:
     assert facts["prompt_tokens"].keys() == facts["tokenizer_probe_ids"].keys()
     assert facts["reported"]["models"]["max_model_len"] == 1024
     assert "probe_text" not in facts
+    assert facts["numerics"]["output_dtype"] == "bfloat16"
+    assert set(facts["numerics"]["lattice_steps_nat"]) <= {1 / 32, 1 / 16, 1 / 8, 1 / 64}
+
+
+def test_rounded_numbers_are_named() -> None:
+    one, two = taken(seed=1), taken(seed=1, logprobs="rounded")
+    found = compare_numerics(one, two)
+    assert found is not None and found.types == ("bfloat16", "rounded")
+    assert "rounded" in found.describe()
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -62,6 +62,13 @@ def significant_digits(value: float) -> int:
     return max(1, len(digits))
 
 
+def _is_short(value: float) -> bool:
+    """Cut to few digits or to few decimals: no spelling of an fp32 log-softmax."""
+    whole, _, decimals = f"{value!r}".partition(".")
+    few_decimals = len(decimals) <= FEW_DIGITS and "e" not in f"{whole}{decimals}"
+    return few_decimals or significant_digits(value) <= FEW_DIGITS
+
+
 def fingerprint(observations: Iterable[Observation], temperature: float = 1.0) -> Numerics:
     """Lattice statistics over distinct positions of all replies."""
     seen: set[tuple[float, ...]] = set()
@@ -73,7 +80,7 @@ def fingerprint(observations: Iterable[Observation], temperature: float = 1.0) -
     if not seen:
         return Numerics("unknown", 0, None)
     finite = [v for values in seen for v in values if math.isfinite(v) and v != 0.0]
-    if finite and all(significant_digits(v) <= FEW_DIGITS for v in finite):
+    if finite and all(_is_short(v) for v in finite):
         return Numerics("rounded", len(seen), None)
     found = [lattice_step(v, temperature) for v in seen]
     steps = Counter(s for s in found if s is not None)
