@@ -40,6 +40,7 @@ LONGEST: Final = 1000
 MOST_PARTS: Final = 60
 WEAK: Final = 5
 """Literal characters below which a template is tried last."""
+_CLAUSE_ENDS: Final = ("; ", ". ", " (left untested: ")
 _CHINESE: Final = re.compile("[\u4e00-\u9fff]")
 _LIST: Final = re.compile(r"; |, (?:and )?| and | \+ ")
 
@@ -117,8 +118,8 @@ def _in_parts(text: str, lang: str) -> str | None:
 def _whole(text: str, lang: str, *, weak: bool = False, tight: bool = False) -> str | None:
     """The translation of the text as one phrase; a full stop or a capital may differ.
 
-    ``tight``: no plain field may run over the end of a clause. ``weak`` templates are little more
-    than punctuation: they only count where a part of them is known.
+    ``tight``: only a field ``{rest:t}`` may run over the end of a clause. ``weak`` templates are
+    little more than punctuation: they only count where a part of them is known.
     """
     plain, templates = phrases(lang)
     forms = _forms(text)
@@ -138,8 +139,12 @@ def _whole(text: str, lang: str, *, weak: bool = False, tight: bool = False) -> 
 
 
 def _runs_over(phrase: Phrase, found: re.Match[str]) -> bool:
-    plain = (found[name] or "" for name, kind in phrase.kinds.items() if not kind)
-    return any("; " in value or ". " in value for value in plain)
+    values = (
+        found[name] or ""
+        for name, kind in phrase.kinds.items()
+        if not kind or (kind == "t" and name != "rest")
+    )
+    return any(mark in value for value in values for mark in _CLAUSE_ENDS)
 
 
 def _forms(text: str) -> list[tuple[str, str]]:

@@ -128,6 +128,22 @@ COMPOSED = {
         "bursts) (p = 0.03); no witness that requests ran together",
     ],
     "verdict/causes.py": ["p (location, Holm)", "p (repeatability, Holm)"],
+    "probes/batch_wording.py": [
+        "the same row gets other logits in a batch of another size: up to 0.0625 in logits, 0 of "
+        "32 arg-max tokens flip; one longer row of as many tokens moves that module too; first in "
+        "model.layers.1.mlp.down_proj (Linear); aten.linear in model.layers.1.mlp.down_proj: "
+        "module row by row, bits agree",
+    ],
+    "gate/judge.py": [
+        "operator.dtype-changes-output: lets the difference show, together with the named cause: "
+        "5 of 8 prompts change with dtype alone (10 of 32 matched pairs); control: 0 of 64 repeats "
+        "differ",
+        "0 of 16 matched pairs change with row (left untested: prompt p2, reruns 3 to 9 of solo)",
+        "batch.row-position (row): identical rows of one batch get unequal logits: up to 3.48 in "
+        "logits, 2 of 32 arg-max tokens flip [serve/a.json:3]",
+        "passed: config, input; 23 equal runs exclude a rate of change of 12 % at 95 % (asked for: "
+        "15 %)",
+    ],
     "verdict/wording.py": ["batch: left untested: prompt p2, prompt p3"],
 }
 """Files in which a sentence is put together from others, with examples of the whole."""
