@@ -44,7 +44,7 @@ def verdict_of(observations: Sequence[Observation], **method: Any) -> dict[str, 
 
 
 def burst(texts: Sequence[str], unit: str, witness: str = "metrics") -> list[Observation]:
-    context = {"witness": witness, "running": 8, "look": 1}
+    context = {"witness": witness, "running": 8, "size": 8, "look": 1}
     factors: dict[str, Any] = {} if witness == "none" else {"concurrency": 8}
     return [reply(t, arm="burst", unit=unit, context=context, **factors) for t in texts]
 
@@ -247,3 +247,70 @@ def test_greedy_choices_bound_the_temperature() -> None:
     told = effective_temperature(choices([Observation("o", output=Output(positions=tuple(found)))]))
     assert told.below == 0 and told.estimate is None
     assert told.upper is not None and told.upper < 0.1
+
+
+def scored(chosen: str, values: dict[str, float], text: str | None = None) -> Observation:
+    """A one-token reply with its alternatives."""
+    top = tuple(Candidate(t, None, v) for t, v in sorted(values.items(), key=lambda x: -x[1]))
+    found = reply(text or chosen)
+    output = Output(text=text or chosen, positions=(Position(chosen, None, values[chosen], top),))
+    return Observation(
+        found.id, found.query, found.request, output=output, factors=found.factors,
+        response=found.response,
+    )  # fmt: skip
+
+
+LOW = {"a": -0.1, "b": -2.5, "c": -4.0}
+TIED = {"a": -0.9, "b": -0.9, "c": -2.0}
+
+
+def test_a_draw_is_proven_by_equal_vectors_and_another_token() -> None:
+    found = verdict_of([scored("a", LOW) for _ in range(9)] + [scored("b", LOW)])
+    assert (found["layer"], found["rule"]) == ("config", "config.sampling-observed")
+    assert found["confidence"] == "confirmed"
+
+
+def test_an_exact_tie_is_not_called_a_draw() -> None:
+    found = verdict_of([scored("a", TIED) for _ in range(6)] + [scored("b", TIED)] * 1)
+    assert (found["layer"], found["rule"]) == ("decode", "decode.exact-tie")
+
+
+def test_choices_below_the_best_that_repeat_are_a_penalty_not_a_draw() -> None:
+    """A repetition penalty in the server's own defaults: always the same second-best token."""
+    found = verdict_of([scored("b", LOW) for _ in range(12)])
+    assert found["status"] == "clean", found["sentence"]
+    assert "config" not in found["ruled_out"]
+
+
+def test_an_odd_replica_met_only_inside_bursts_is_not_load() -> None:
+    """One connection of the bursts leads to another replica and comes back in every burst."""
+    bursts = []
+    for i in range(8):
+        for j in range(4):
+            one = burst("b" if j == 3 else "a", f"b{i}")[0]
+            factors = {**one.factors, "connection": f"x{j}" if j == 3 else f"c{j}"}
+            bursts.append(
+                Observation(
+                    one.id, one.query, one.request, output=one.output, factors=factors,
+                    response=one.response,
+                )
+            )  # fmt: skip
+    asked = [reply("a", connection=f"c{i % 4}", unit=f"i{i // 4}") for i in range(40)]
+    found = verdict_of(asked + bursts)
+    assert found["layer"] != "batch", found["sentence"]
+    assert found["status"] == "inconclusive"
+
+
+def test_prompt_tokens_without_the_cached_ones_are_no_other_prompt() -> None:
+    told = []
+    for i, one in enumerate(idle(24)):
+        cached = 0 if i == 0 else 8
+        told.append(
+            Observation(
+                one.id, one.query, one.request, output=one.output,
+                factors={**one.factors, "cached_tokens": cached},
+                response={**(one.response or {}), "usage": {"prompt_tokens": 20 - cached}},
+            )
+        )  # fmt: skip
+    found = verdict_of(told)
+    assert found["layer"] is None, found["sentence"]

@@ -157,7 +157,7 @@ async def _burst(
         asked = [
             context.ask(
                 query, phase="load", arm="burst", unit=f"burst-{name}", look=look, keep=False,
-                connection=f"c{i}" if i < CONNECTIONS else f"b{i}", size=size,
+                connection=f"c{i}" if i < CONNECTIONS else f"s{i - CONNECTIONS}", size=size,
                 factors={"concurrency": None},
             )
             for i, query in enumerate(questions)

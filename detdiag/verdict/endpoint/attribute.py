@@ -18,10 +18,12 @@ from detdiag.verdict.endpoint.prompt_gate import prompt_finding
 from detdiag.verdict.endpoint.samples import read_samples
 from detdiag.verdict.endpoint.sampling import (
     KNOB_RULE,
+    choice_varies,
     draw_finding,
     effective,
     greedy_finding,
     knob_finding,
+    moved_finding,
     tie_finding,
 )
 from detdiag.verdict.mechanisms import ArgmaxCount, ForkCount, argmax_count, forks, sampling_state
@@ -89,11 +91,12 @@ def _gates(
     prompt = prompt_finding(evidence)
     draw = knob = tie = passed = None
     if not sampled:
-        draw = draw_finding(choices, argmax, count)
+        draw = draw_finding(choices, argmax, count, varied=choice_varies(evidence))
         knob = knob_finding(case.observations)
         tie = None if draw is not None else tie_finding(choices, count)
         settled = draw is None and (tie is None or tie.proven)
         passed = greedy_finding(temperature) if settled else None
+        passed = passed or (None if draw is not None else moved_finding(argmax))
     return [f for f in (prompt, draw, tie, knob, passed) if f is not None]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from detdiag.evidence.case import Case
 from detdiag.evidence.finding import Evidence, Finding, Remedy
+from detdiag.verdict.endpoint.arms import association_p, constant_inside
 from detdiag.verdict.endpoint.cache_arms import CacheResult, cache_finding, cache_result
 from detdiag.verdict.endpoint.idle import Idle, idle_summary
 from detdiag.verdict.endpoint.load_arms import LoadResult, load_cause, load_open, load_result
@@ -162,7 +163,7 @@ def _arms(
     cleared = False
     if load is not None:
         p = tests.p["load"]
-        cause = load_cause(load, p) if steady else None
+        cause = load_cause(load, p, sole=_sole(case)) if steady else None
         if cause is not None:
             named.append((cause, "confirmed" if cause.proven else "likely"))
         else:
@@ -207,9 +208,38 @@ def _restless(
         if change is not None and change > FAR_ABOVE_ROUNDING_NAT:
             return [(_moved_finding(moved, change), "suspected")], None
         return [], change_open(case, moved.before, moved.after, moved.p)
-    if any(f.data.get("sole_tenant") for f in case.findings):
+    reused = _by_cached_tokens(idle)
+    if reused is not None:
+        return [(reused, "likely")], None
+    if _sole(case):
         return [(_operator_finding(idle, tests.idle, change), "likely")], None
     return [], pool_open(case, tests.idle, change, logprobs=logprobs, knobs_ran=knobs_ran)
+
+
+def _sole(case: Case) -> bool:
+    """Did the server's own counter show that all requests were ours?"""
+    return any(f.data.get("sole_tenant") for f in case.findings)
+
+
+def _by_cached_tokens(idle: Sequence[Sample]) -> Finding | None:
+    """Idle answers that go with how many prompt tokens the server took from its cache."""
+
+    def cached(sample: Sample) -> str | None:
+        return None if sample.cached is None else str(sample.cached)
+
+    if not constant_inside(idle, cached) or len({cached(s) for s in idle}) < 2:
+        return None
+    p = association_p(idle, cached)
+    if p > ALPHA:
+        return None
+    return Finding(
+        "batch", "batch.prefix-reuse", "failed",
+        f"idle answers go with the number of cached prompt tokens (p = {p:.2g}), and repeat where "
+        "it is the same",
+        "high", subject="cached_tokens",
+        evidence=(Evidence("p (cached tokens shuffled)", float(f"{p:.3g}")),),
+        mechanism=True, explains=("cached_tokens", "prefix_cache"),
+    )  # fmt: skip
 
 
 def _moved_finding(moved: ChangePoint, change: float) -> Finding:

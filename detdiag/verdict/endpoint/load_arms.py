@@ -3,7 +3,7 @@ together on the server."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
@@ -16,6 +16,8 @@ from detdiag.verdict.stats import fisher_greater, runs_for_bound, wilson, zero_b
 
 WITNESS_RANK: Final = {"none": 0, "overlap": 1, "metrics": 2}
 ENOUGH_UNITS: Final = 5
+MANY_CONNECTIONS: Final = 24
+FULL: Final = 0.75
 ENOUGH_REPLIES: Final = 16
 """Witnessed replies under load before "no difference" is worth saying."""
 
@@ -41,6 +43,8 @@ class LoadResult:
     p_replies: float
     trend: float | None
     change_nat: float | None
+    filled: bool = False
+    """Did one server visibly run (nearly) whole bursts?"""
 
 
 def load_result(samples: Sequence[Sample]) -> LoadResult | None:
@@ -51,7 +55,7 @@ def load_result(samples: Sequence[Sample]) -> LoadResult | None:
         if len({s.outcome for s in members}) == 1 and len(members) > 1
     }
     idle = [s for s in samples if s.arm == "idle" and s.group in steady]
-    bursts = [s for s in samples if s.arm == "burst" and s.group in steady]
+    bursts = _comparable(samples, [s for s in samples if s.arm == "burst" and s.group in steady])
     if not bursts:
         return None
     used = {s.group for s in bursts}
@@ -72,8 +76,27 @@ def load_result(samples: Sequence[Sample]) -> LoadResult | None:
         sum(str(s.context("witness") or "none") != "none" for s in bursts),
         min(1.0, looks * max(p_units, p_replies)), p_units, p_replies,
         trend_p([float(s.context("tokens_in_flight") or 0) for s in bursts], hits),
-        largest_change_nat([*idle, *bursts]),
+        largest_change_nat([*idle, *bursts]), _filled(units),
     )  # fmt: skip
+
+
+def _comparable(samples: Sequence[Sample], bursts: Sequence[Sample]) -> list[Sample]:
+    """Replies in bursts on connections that were asked at idle too: a connection that leads to
+    another replica would come back in every burst and pass for load. Where the server closes its
+    connections, the idle arm has met very many of them and needs no such care."""
+    known = {s.connection for s in samples if s.arm == "idle"}
+    if len(known) >= MANY_CONNECTIONS:
+        return list(bursts)
+    return [s for s in bursts if s.connection in known]
+
+
+def _filled(units: Mapping[str, Sample]) -> bool:
+    """Did the server count at least three quarters of the burst at once in half of the bursts?"""
+    full = 0
+    for one in units.values():
+        size = int(one.context("size") or 0)
+        full += bool(size) and int(one.context("running") or 0) >= FULL * size
+    return 2 * full >= len(units)
 
 
 def _strongest(seen: Sequence[str]) -> str:
@@ -117,20 +140,19 @@ def load_counts(result: LoadResult) -> str:
     )
 
 
-def load_cause(result: LoadResult, p: float) -> Finding | None:
-    """The failed finding, where counts and witness carry it; bits that move far beyond rounding
-    need the server's own counter, because a router that sends bursts to another build would
-    look the same."""
+def load_cause(result: LoadResult, p: float, *, sole: bool) -> Finding | None:
+    """The failed finding, where counts and witness carry it. A router that sends bursts elsewhere
+    would look the same, unless one server shows whole bursts (or is the ``sole`` one); bits that
+    move far beyond rounding need the server's own gauge."""
     far = result.change_nat is not None and result.change_nat > FAR_ABOVE_ROUNDING_NAT
     if not result.fresh or p > 0.01 or result.witness == "none":
         return None
     if far and result.witness != "metrics":
         return None
     size = "" if result.change_nat is None else f", by up to {result.change_nat:.3g} nat"
+    one_server = result.witness == "metrics" and (result.filled or sole)
     aside = (
-        ""
-        if result.witness == "metrics"
-        else "; a router that sends bursts to another replica would look the same"
+        "" if one_server else "; a router that sends bursts to another replica would look the same"
     )
     return Finding(
         "batch", "batch.load-sensitive", "failed",
@@ -138,7 +160,7 @@ def load_cause(result: LoadResult, p: float) -> Finding | None:
         f"{witness_text(result)}{aside}",
         "high", subject="concurrency", evidence=load_evidence(result, p), mechanism=True,
         explains=("concurrency", "in_flight_tokens", "batch_size", "neighbours"),
-        proven=result.witness == "metrics",
+        proven=one_server,
         remedy=Remedy(
             "serve with batch-invariant kernels, or one request at a time where it must repeat",
             command="vLLM: VLLM_BATCH_INVARIANT=1; SGLang: --enable-deterministic-inference; "

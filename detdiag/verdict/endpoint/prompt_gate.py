@@ -18,7 +18,7 @@ def prompt_finding(observations: Sequence[Observation]) -> Finding | None:
     compared = 0
     for query, members in by_query.items():
         ids = {o.prompt_token_ids for o in members if o.prompt_token_ids is not None}
-        counts = sorted({c for o in members if (c := _prompt_tokens(o)) is not None})
+        counts = sorted(_counts(members))
         if len(ids) > 1:
             return _failed(query, members, len(ids), "token ids", "input.token-ids-differ")
         if len(counts) > 1:
@@ -35,6 +35,15 @@ def prompt_finding(observations: Sequence[Observation]) -> Finding | None:
         "replies (equal counts do not prove equal prompts)",
         evidence=(Evidence("replies with another prompt length", 0, compared, "replies"),),
     )  # fmt: skip
+
+
+def _counts(members: Sequence[Observation]) -> set[int]:
+    """Prompt lengths as told; some servers leave cached tokens out, so the sum is tried too."""
+    told = [(c, o.factors.get("cached_tokens")) for o in members if (c := _prompt_tokens(o))]
+    plain = {c for c, _ in told}
+    whole = {c + n for c, n in told if isinstance(n, int)}
+    known = all(isinstance(n, int) for _, n in told)
+    return whole if known and len(plain) > 1 == len(whole) else plain
 
 
 def _prompt_tokens(one: Observation) -> int | None:

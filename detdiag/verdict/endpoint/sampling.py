@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import combinations
 
 from detdiag.evidence.finding import Evidence, Finding, Locus, Remedy
-from detdiag.evidence.observation import Observation
+from detdiag.evidence.observation import Observation, Output
+from detdiag.verdict.endpoint.numerics import near_tie_nat
 from detdiag.verdict.endpoint.samples import context, read_samples
 from detdiag.verdict.endpoint.temperature import (
     Choice,
@@ -16,8 +18,10 @@ from detdiag.verdict.endpoint.temperature import (
     expected_draws,
 )
 from detdiag.verdict.mechanisms import ArgmaxCount, ForkCount
+from detdiag.verdict.outcome import first_fork, own_key, vector
 from detdiag.verdict.stats import permutation_p
 
+MOST_TEXTS = 30
 ENOUGH_BELOW = 2
 """Tokens below their own arg-max that prove a draw."""
 SMALL_TEMPERATURE = 0.01
@@ -31,11 +35,14 @@ _PIN = Remedy(
 )
 
 
-def draw_finding(found: Sequence[Choice], count: ArgmaxCount, forks: ForkCount) -> Finding | None:
-    """``config.sampling-observed`` from tokens below their arg-max, or from two replies with
-    equal log-probabilities and another token below the best."""
+def draw_finding(
+    found: Sequence[Choice], count: ArgmaxCount, forks: ForkCount, *, varied: bool
+) -> Finding | None:
+    """``config.sampling-observed`` from two replies with equal log-probabilities and another
+    token below the best, or from tokens below their arg-max that another reply with the same
+    prefix does not choose (``varied``, see :func:`choice_varies`)."""
     drawn = [s for s in forks.same if s.gap_nat > 0.0]
-    if count.below < ENOUGH_BELOW and not drawn:
+    if not drawn and (count.below < ENOUGH_BELOW or not varied):
         return None
     told = effective_temperature(found)
     parts = []
@@ -72,6 +79,49 @@ def draw_finding(found: Sequence[Choice], count: ArgmaxCount, forks: ForkCount) 
         explains=("*",),
         proven=True,
     )
+
+
+def choice_varies(observations: Sequence[Observation]) -> bool:
+    """Do two replies part where one of them chose far below its own best? A penalty, bias or
+    grammar on the server moves the choice too, but always to the same token."""
+    by_query: dict[str, dict[object, Observation]] = defaultdict(dict)
+    for one in observations:
+        if one.output.positions:
+            by_query[str(one.query)].setdefault(one.output.text, one)
+    for members in by_query.values():
+        firsts = list(members.values())[:MOST_TEXTS]
+        for a, b in combinations(firsts, 2):
+            fork = first_fork(a.output, b.output)
+            if fork is not None and any(_far_below(o.output, fork) for o in (a, b)):
+                return True
+    return False
+
+
+def _far_below(output: Output, at: int) -> bool:
+    """Is the token at ``at`` further below the best than rounding could have put it?"""
+    if not output.positions or at >= len(output.positions):
+        return False
+    position = output.positions[at]
+    values, own = vector(position) or {}, own_key(position)
+    if own not in values or len(values) < 2:
+        return False
+    return max(values.values()) - values[own] > near_tie_nat(position)
+
+
+def moved_finding(count: ArgmaxCount) -> Finding | None:
+    """A note where choices below the arg-max repeat: something moves them, nothing draws."""
+    if count.below < ENOUGH_BELOW:
+        return None
+    return Finding(
+        "config", "config.choice-moved", "inconclusive",
+        f"{count.below} of {count.tokens} chosen tokens are not the arg-max of their own "
+        "alternatives, and every repeat chooses the same: a penalty, a bias or a grammar on the "
+        "server moves the choice (its generation_config may hold a repetition_penalty), or a "
+        "seeded draw",
+        "low",
+        evidence=(Evidence("tokens below their own arg-max", count.below, count.tokens, "tokens"),),
+        locus=count.where,
+    )  # fmt: skip
 
 
 def _shown(told: Effective) -> str:
