@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from detdiag.evidence.observation import Observation
 from detdiag.score.resample import bootstrap_mean, sign_flip
+from detdiag.score.sample import query_of
 
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
@@ -38,8 +41,20 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any], seed: int = 0) 
         "conditions": {"before": _names(before), "after": _names(after)},
         "runs": {"before": _runs(before), "after": _runs(after)},
         "rows": rows,
-        "record": before["target"].get("record"),
     }
+
+
+def other_inputs(before: Sequence[Observation], after: Sequence[Observation]) -> int:
+    """Prompts of the same name that never had the same token ids before and now."""
+    seen: list[dict[str, set[tuple[int, ...]]]] = []
+    for group in (before, after):
+        ids: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+        for one in group:
+            if one.prompt_token_ids is not None:
+                ids[query_of(one)].add(one.prompt_token_ids)
+        seen.append(ids)
+    both = seen[0].keys() & seen[1].keys()
+    return sum(not seen[0][name] & seen[1][name] for name in both)
 
 
 def _why(rows: Sequence[Mapping[str, Any]], changes: Sequence[float]) -> str:

@@ -84,6 +84,8 @@ def compare_lines(score: Mapping[str, Any], say: Say) -> list[str]:
     if names["before"] != names["after"]:
         shown = {k: ", ".join(one_line(c, 60) for c in v) for k, v in names.items()}
         out.append(say("compare.conditions", **shown))
+    if found.get("other_ids"):
+        out.append(say("compare.ids", n=found["other_ids"]))
     if runs["before"] != runs["after"]:
         out.append(say("compare.runs", **runs))
     return out

@@ -15,6 +15,7 @@ from detdiag.evidence.observation import Observation
 from detdiag.score.answers import parser_for
 from detdiag.score.plan import Plan, Watch, parse_conditions
 from detdiag.score.progress import Progress
+from detdiag.score.sample import query_of
 from detdiag.score.score import Question, score
 from detdiag.score.write import check_outputs, write_all
 
@@ -287,15 +288,17 @@ def finish(
 ) -> Exit:
     """Score, compare, write every output, print the summary; the exit code of the status."""
     from detdiag.report.redact import redact
-    from detdiag.score.compare import compare
+    from detdiag.score.compare import compare, other_inputs
     from detdiag.score.text import print_summary
     from detdiag.score.words import with_words
 
     method = {**method, "command": job.command, "redact": job.redact}
     made = _scored(job, observations, target, method)
     if job.compare is not None:
-        before, old_target = load_evidence(job.compare)
-        made["compare"] = compare(_scored(job, before, old_target, {}), made, job.seed)
+        before, _ = load_evidence(job.compare)
+        old, new = _in_both(before, observations)
+        made["compare"] = compare(_scored(job, old, {}, {}), _scored(job, new, {}, {}), job.seed)
+        made["compare"]["other_ids"] = other_inputs(old, new)
     shown = redact(with_words(made), job.redact)
     others = [p for p in job.outputs if p != record or job.redact != "none"]
     written = write_all(
@@ -312,6 +315,15 @@ def finish(
             print(f"wrote {path}", file=sys.stderr)
     print_summary(shown, quiet=job.quiet, lang=job.lang)
     return EXITS[made["summary"]["status"]]
+
+
+def _in_both(
+    before: Sequence[Observation], after: Sequence[Observation]
+) -> tuple[list[Observation], list[Observation]]:
+    """Only the prompts that both have: a mean over other prompts is another number."""
+    names = {query_of(one) for one in before} & {query_of(one) for one in after}
+    old, new = ([o for o in group if query_of(o) in names] for group in (before, after))
+    return old, new
 
 
 def _scored(

@@ -49,11 +49,17 @@ def by_prompt(score: Mapping[str, Any], say: Say) -> Figure | None:
     lowest = min([v for _, values in views for v in values if v is not None], default=0.0)
     figure.update_layout(
         layout(90 + 26 * len(rows), 44),
-        xaxis=axis(say("axis.agreement"), range=[max(-0.03, lowest - 0.1), 1.03]),
+        xaxis=axis(say("axis.agreement"), range=_range(lowest)),
         yaxis=axis("", type="category", autorange="reversed"),
     )
     _target_line(figure, score)
     return figure
+
+
+def _range(lowest: float) -> list[float]:
+    """An axis of shares from a little below ``lowest`` to a little above 1."""
+    low = max(0.0, lowest - 0.1)
+    return [low - 0.03 * (1.0 - low), 1.0 + 0.04 * (1.0 - low)]
 
 
 def _target_line(figure: Figure, score: Mapping[str, Any]) -> None:
@@ -132,7 +138,7 @@ def by_condition(score: Mapping[str, Any], say: Say) -> Figure | None:
     lowest = min([*values, *(e[0] for e in ends)])
     figure.update_layout(
         layout(110 + 34 * len(rows)),
-        xaxis=axis(say("axis.agreement"), range=[max(-0.03, lowest - 0.1), 1.03]),
+        xaxis=axis(say("axis.agreement"), range=_range(lowest)),
         yaxis=axis("", type="category", autorange="reversed"),
     )
     _target_line(figure, score)

@@ -94,11 +94,11 @@ def sample_of(observations: Iterable[Observation]) -> Sample:
     varying = _varying(kept)
     by_query: dict[str, list[Observation]] = defaultdict(list)
     for one in kept:
-        by_query[_query(one)].append(one)
+        by_query[query_of(one)].append(one)
     channel = {query: _channel(group) for query, group in by_query.items()}
     runs = []
     for one in kept:
-        query = _query(one)
+        query = query_of(one)
         output = one.output.text if channel[query] == "text" else one.output.token_ids
         if output is None:
             left_out[f"no {channel[query].replace('_', ' ')}, which the other runs have"] += 1
@@ -107,7 +107,8 @@ def sample_of(observations: Iterable[Observation]) -> Sample:
     return Sample(tuple(runs), dict(left_out), dict(cached))
 
 
-def _query(one: Observation) -> str:
+def query_of(one: Observation) -> str:
+    """The name of the question: recorded, else from the request or the prompt's token ids."""
     if one.query is not None:
         return one.query
     if one.request is not None:
@@ -157,7 +158,7 @@ def _varying(observations: Sequence[Observation]) -> tuple[str, ...]:
     for one in observations:
         for name, value in one.factors.items():
             if name not in _NOT_A_CONDITION:
-                values[_query(one), name].add(repr(value))
+                values[query_of(one), name].add(repr(value))
     return tuple(sorted({name for (_, name), found in values.items() if len(found) > 1}))
 
 

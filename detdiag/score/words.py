@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from detdiag.report import messages
 from detdiag.report.messages import Say
-from detdiag.report.numbers import number
+from detdiag.report.numbers import number, percent
 
 
 @lru_cache(maxsize=1)
@@ -94,14 +94,20 @@ def bound_text(score: Mapping[str, Any], say: Say) -> str:
 
 def limits(score: Mapping[str, Any], say: Say) -> list[str]:
     """What the number does not say, one sentence each."""
-    out = []
-    for limit in score["limits"]:
-        fields = {k: _field(v) for k, v in limit.items() if k not in ("key", "text")}
-        out.append(say(limit["key"], **fields))
-    return [*out, say("limit.scope")]
+    return [*(_limit(limit, say) for limit in score["limits"]), say("limit.scope")]
 
 
-def _field(value: Any) -> str:
+_RATES: Final = frozenset({"flips", "tenth", "moved"})
+
+
+def _limit(limit: Mapping[str, Any], say: Say) -> str:
+    fields = {k: _field(k, v) for k, v in limit.items() if k not in ("key", "text")}
+    return say(limit["key"], **fields)
+
+
+def _field(name: str, value: Any) -> str:
+    if name in _RATES:
+        return f"{percent(value)} %"
     return number(value, 3) if isinstance(value, float) else str(value)
 
 
@@ -143,6 +149,5 @@ def with_words(score: dict[str, Any]) -> dict[str, Any]:
     say = speaker("en")
     score["summary"]["sentence"] = sentence(score, say)
     for limit in score["limits"]:
-        fields = {k: _field(v) for k, v in limit.items() if k not in ("key", "text")}
-        limit["text"] = say(limit["key"], **fields)
+        limit["text"] = _limit(limit, say)
     return score

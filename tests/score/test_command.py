@@ -168,3 +168,15 @@ def test_no_torch(tmp_path: Path) -> None:
         [sys.executable, "-c", program, str(path)], capture_output=True, text=True
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_only_prompts_in_both_are_compared(call: Call, tmp_path: Path) -> None:
+    before = record(tmp_path / "a.ndjson", {"p": ["a", "b"] * 6, "old": ["x", "y"] * 6})
+    after = record(tmp_path / "b.ndjson", {"p": ["a"] * 12, "new": ["x", "y", "z"] * 4})
+    out = tmp_path / "s.json"
+    done = call("score", "--case", after, "--compare", before, "-o", out)
+    found = json.loads(out.read_text())["compare"]
+    assert found["prompts"] == 1 and found["why"] == "one"
+    now = next(f["after"]["value"] for f in found["figures"] if f["name"] == "pairwise agreement")
+    assert now == 1.0
+    assert "One prompt in both" in done.err

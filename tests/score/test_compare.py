@@ -93,3 +93,15 @@ def test_clopper_pearson_solves_the_binomial_tail() -> None:
     p = clopper_pearson_lower(7, 20)
     assert binom.sf(6, 20, p) == pytest.approx(0.05)
     assert clopper_pearson_lower(0, 5) == 0.0
+
+
+def test_a_name_that_stands_for_other_tokens_is_told() -> None:
+    from detdiag.evidence.observation import Observation
+    from detdiag.score.compare import other_inputs
+
+    def asked(*ids: int) -> Observation:
+        return Observation("o", query="p", prompt_token_ids=ids)
+
+    assert other_inputs([asked(1, 2)], [asked(1, 2), asked(3)]) == 0
+    assert other_inputs([asked(1, 2)], [asked(3)]) == 1
+    assert other_inputs([Observation("o", query="p")], [asked(3)]) == 0
