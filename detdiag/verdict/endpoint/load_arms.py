@@ -3,6 +3,7 @@ together on the server."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -16,7 +17,6 @@ from detdiag.verdict.stats import fisher_greater, runs_for_bound, wilson, zero_b
 
 WITNESS_RANK: Final = {"none": 0, "overlap": 1, "metrics": 2}
 ENOUGH_UNITS: Final = 5
-MANY_CONNECTIONS: Final = 24
 FULL: Final = 0.75
 ENOUGH_REPLIES: Final = 16
 """Witnessed replies under load before "no difference" is worth saying."""
@@ -81,13 +81,13 @@ def load_result(samples: Sequence[Sample]) -> LoadResult | None:
 
 
 def _comparable(samples: Sequence[Sample], bursts: Sequence[Sample]) -> list[Sample]:
-    """Replies in bursts on connections that were asked at idle too: a connection that leads to
-    another replica would come back in every burst and pass for load. Where the server closes its
-    connections, the idle arm has met very many of them and needs no such care."""
+    """Replies in bursts on connections that were asked at idle too, or that one burst alone used:
+    a connection that leads to another replica would come back in every burst and pass for load."""
     known = {s.connection for s in samples if s.arm == "idle"}
-    if len(known) >= MANY_CONNECTIONS:
-        return list(bursts)
-    return [s for s in bursts if s.connection in known]
+    used: dict[str, set[str]] = defaultdict(set)
+    for one in bursts:
+        used[one.connection].add(one.unit)
+    return [s for s in bursts if s.connection in known or len(used[s.connection]) == 1]
 
 
 def _filled(units: Mapping[str, Sample]) -> bool:

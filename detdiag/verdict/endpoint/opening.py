@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +32,17 @@ def command_of(case: Case) -> str:
     return str(case.method.get("command") or "detdiag run --endpoint URL --model-name M")
 
 
+def again(case: Case, **options: object) -> str:
+    """The command with these options set to other values."""
+    words = shlex.split(command_of(case))
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        while flag in words:
+            del words[words.index(flag) : words.index(flag) + 2]
+        words = [w for w in words if not w.startswith(f"{flag}=")] + [flag, str(value)]
+    return shlex.join(words)
+
+
 def masked_open(case: Case, hidden: Masked) -> Open:
     finding = hidden.finding()
     assert finding is not None
@@ -49,7 +61,7 @@ def stopped_open(case: Case, why: str, answered: int) -> Open:
     return Open(
         f"Inconclusive: the server stopped answering after {answered} replies ({why}); what came "
         "before is in the record.",
-        (Next("go on when the server answers again", f"{command_of(case)} --resume RECORD"),),
+        (Next("go on when the server answers again", again(case, resume="RECORD")),),
     )
 
 
@@ -57,12 +69,13 @@ def cut_open(case: Case, why: str, replies: int) -> Open:
     """Nothing differed, but the load arm that was asked for did not finish."""
     budget = case.method.get("budget_s")
     more = f"{4 * float(budget):.0f}s" if isinstance(budget, (int, float)) else "15m"
+    grow: dict[str, object]
     requests = 2 * int(case.method.get("max_requests") or 600)
-    grow = f"--max-requests {requests}" if "requests" in why else f"--budget {more}"
+    grow = {"max_requests": requests} if "requests" in why else {"budget": more}
     return Open(
         f"Inconclusive: {replies} replies agree, but the bursts that test load were cut short "
         f"({why}).",
-        (Next("give the load arm more room", f"{command_of(case)} {grow}"),),
+        (Next("give the load arm more room", again(case, **grow)),),
     )
 
 
@@ -112,7 +125,7 @@ def change_open(case: Case, before: int, after: int, p: float) -> Open:
         (
             Next(
                 "compare again later: a deployment stays, load goes",
-                f"{command_of(case)} --baseline RECORD",
+                again(case, baseline="RECORD"),
             ),
         ),
         POOL,
@@ -130,7 +143,7 @@ def load_open_case(case: Case, result: LoadResult, p: float) -> Open:
             (
                 Next(
                     f"run about {needed} bursts and as many idle blocks",
-                    f"{command_of(case)} --max-requests {needed * 16 + 200} --budget 15m",
+                    again(case, max_requests=needed * 16 + 200, budget="15m"),
                 ),
             ),
             ("concurrency", "replica"),
@@ -158,5 +171,5 @@ def few_open(case: Case, differing: Sequence[str]) -> Open:
     shown = " and ".join(differing) or "some replies"
     return Open(
         f"Inconclusive: answers differ with {shown}, but too few repeats support it.",
-        (Next("repeat with more requests", f"{command_of(case)} --max-requests 1000"),),
+        (Next("repeat with more requests", again(case, max_requests=1000)),),
     )
