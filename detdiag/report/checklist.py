@@ -72,7 +72,7 @@ def checklist_table(report: model.Report, say: Say) -> Table:
         tuple(say(h) for h in heads),
         tuple(
             (
-                one_line(item.get("item") or item.get("layer"), 120),
+                one_line(item_name(item, say), 120),
                 say("yes" if item.get("required", True) else "no"),
                 outcome_word(item.get("outcome"), say),
                 one_line(item.get("evidence"), 200) or "–",
@@ -87,6 +87,12 @@ def notes(report: model.Report) -> list[str]:
     """What the gate remarks beside its rows: unused and expired waivers."""
     found = model.mapping(report.get("gate")).get("notes")
     return [visible(note) for note in found] if isinstance(found, (list, tuple)) else []
+
+
+def item_name(item: Mapping[str, Any], say: Say) -> str:
+    """A layer or rule as it is; the gate's own rows in the reader's language."""
+    name = str(item.get("item") or item.get("layer") or "")
+    return say(f"item.{name}") if has(f"item.{name}") else name
 
 
 def outcome_word(value: Any, say: Say) -> str:
@@ -119,7 +125,7 @@ def checklist_lines(report: model.Report, say: Say, unicode_ok: bool) -> Iterato
         need = say("checklist.required") if row.get("required") else say("checklist.optional")
         word = outcome_word(row.get("outcome"), say)
         yield (
-            f"  {mark} {visible(row.get('item')):<{width}}  {need:<8}  {word:<14} "
+            f"  {mark} {visible(item_name(row, say)):<{width}}  {need:<8}  {word:<14} "
             f"{one_line(row.get('evidence'), 160)}"
         ).rstrip()
         if row.get("waiver"):
