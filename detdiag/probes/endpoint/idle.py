@@ -8,12 +8,11 @@ import time
 from detdiag.evidence.observation import Observation
 from detdiag.probes.endpoint.context import EndpointContext, Query
 from detdiag.probes.endpoint.fillers import filler
-from detdiag.probes.endpoint.plan import CONNECTIONS, fit_to_time
+from detdiag.probes.endpoint.plan import CONNECTIONS, FRESH, fit_to_time
 from detdiag.targets.endpoint import EndpointError, EndpointTarget
 from detdiag.verdict.endpoint.samples import distinct, read_samples
 
 REVISITS = 3
-FRESH = 2
 
 
 async def prime(context: EndpointContext) -> str | None:

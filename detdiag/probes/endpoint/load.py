@@ -29,6 +29,8 @@ def probes_in(size: int) -> int:
 
 async def load(context: EndpointContext) -> str | None:
     """Looks at the burst arm until it is decided or the plan ends; returns why it is untested."""
+    if not context.plan.first_look:
+        return "too few requests for bursts (--max-requests)"
     await _weigh_fillers(context)
     sizes: Sequence[int] = context.plan.first_look
     done = context.scratch.get("looks", 0)

@@ -16,6 +16,10 @@ from detdiag.targets.prompts import Prompt
 
 DEFAULT_REQUESTS: Final = 600
 EXPLORE_REQUESTS: Final = 20
+FRESH: Final = 2
+"""Calls with unseen prompts of full length."""
+WEIGHED: Final = 4
+"""Fillers asked alone, to weigh bursts by."""
 CONNECTIONS: Final = 4
 WARM: Final = 4
 FIRST_LOOK: Final = (8, 8, 16, 8, 16, 32)
@@ -86,8 +90,24 @@ def make_plan(
         if smaller == plan:
             break
         plan = smaller
-    if limit < 200:
-        plan = replace(plan, first_look=(8, 8, 8, 8, 8, 8), next_look=(8, 8, 8, 8))
+    return _with_load(plan, prompts, servers)
+
+
+def _with_load(plan: EndpointPlan, prompts: int, servers: int) -> EndpointPlan:
+    """Bursts for what the idle arm leaves: the full look if it fits, else bursts of 8; the cold
+    cache only where five bursts are safe."""
+    n = _usable(prompts, plan, servers) * servers
+    ground = servers * EXPLORE_REQUESTS + n * (4 + plan.idle + plan.long) + FRESH + WEIGHED
+    if plan.max_requests - ground - plan.spread < 5 * (8 + BLOCK):
+        plan = replace(plan, spread=min(plan.spread, 8))
+    left = plan.max_requests - ground - plan.spread
+    cold = plan.salts * (1 + WARM)
+    if left - cold < 5 * (8 + BLOCK):
+        plan = replace(plan, salts=0)
+        cold = 0
+    if left - cold < sum(plan.first_look) + BLOCK * len(plan.first_look):
+        fitting = max(0, min(6, (left - cold) // (8 + BLOCK)))
+        plan = replace(plan, first_look=(8,) * fitting, next_look=(8,) * fitting)
     return plan
 
 
@@ -140,8 +160,12 @@ def look_s(sizes: Sequence[int], short_s: float) -> float:
 
 def usable_prompts(prompts: Sequence[Prompt], plan: EndpointPlan, servers: int) -> int:
     """How many of the prompts the request limit allows; the first ones are kept."""
+    return _usable(len(prompts), plan, servers)
+
+
+def _usable(prompts: int, plan: EndpointPlan, servers: int) -> int:
     each = servers * (plan.idle + plan.long) + 2
-    return max(1, min(len(prompts), int(plan.max_requests * 0.5 - plan.spread) // each))
+    return max(1, min(prompts, int(plan.max_requests * 0.5 - plan.spread) // each))
 
 
 def prompt_tokens(prompt: Prompt) -> int:
@@ -161,7 +185,7 @@ def rows(plan: EndpointPlan, prompts: Sequence[Prompt], servers: int) -> list[Ro
         _row("capabilities", servers * EXPLORE_REQUESTS, mean, 1, "what the server can do"),
         _row("prime", servers * n * 4, mean, out / 2, "discarded, so that caches are warm"),
         _row("idle, short", idle, mean, SHORT_TOKENS, f"{CONNECTIONS} connections in turn"),
-        _row("idle, full length", long, mean, out, "one at a time"),
+        _row("idle, full length", long + FRESH, mean, out, "one at a time"),
         _row("connections", plan.spread, mean, SHORT_TOKENS, "one call each on new connections"),
         _row(
             "cold and warm cache",
@@ -171,11 +195,14 @@ def rows(plan: EndpointPlan, prompts: Sequence[Prompt], servers: int) -> list[Ro
             f"{plan.salts} cold starts, {WARM} repeats",
         ),
     ]
-    first = sum(plan.first_look) + BLOCK * len(plan.first_look)
+    looks = len(plan.first_look)
+    first = sum(plan.first_look) + BLOCK * looks + (WEIGHED if looks else 0)
+    sizes = ", ".join(map(str, sorted(set(plan.first_look)))) or "none: too few requests are left"
     table.append(
-        _row("load, first look", first, 150, FILLER_TOKENS,
-             f"bursts of {', '.join(map(str, sorted(set(plan.first_look))))} among idle blocks")
-    )  # fmt: skip
+        _row(
+            "load, first look", first, 150, FILLER_TOKENS, f"bursts of {sizes}; idle blocks between"
+        )
+    )
     spent = sum(r.requests for r in table)
     more = (plan.looks - 1) * (sum(plan.next_look) + BLOCK * len(plan.next_look))
     table.append(
