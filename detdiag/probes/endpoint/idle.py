@@ -6,7 +6,7 @@ import statistics
 import time
 
 from detdiag.evidence.observation import Observation
-from detdiag.probes.endpoint.context import EndpointContext, Query
+from detdiag.probes.endpoint.context import EndpointContext, PhaseOver, Query
 from detdiag.probes.endpoint.fillers import filler
 from detdiag.probes.endpoint.plan import CONNECTIONS, FRESH, fit_to_time
 from detdiag.targets.endpoint import EndpointError, EndpointTarget
@@ -71,6 +71,17 @@ async def _round_trip_s(target: EndpointTarget) -> float:
 async def sequential(context: EndpointContext) -> str | None:
     """The idle arm itself: every question on every connection and server, in shuffled rounds."""
     counted = await _tenancy_start(context)
+    try:
+        await _rounds(context)
+        await _fresh(context)
+    except PhaseOver:
+        await _tenancy_end(context, counted)
+        raise
+    await _tenancy_end(context, counted)
+    return None
+
+
+async def _rounds(context: EndpointContext) -> None:
     questions = [(q, context.plan.idle) for q in context.short()]
     if context.logprobs:
         questions += [(q, context.plan.long) for q in context.long()]
@@ -84,9 +95,6 @@ async def sequential(context: EndpointContext) -> str | None:
                     query, phase="idle", arm="idle", unit=f"idle-{turn // 2}", target=target,
                     connection=f"c{turn % CONNECTIONS}",
                 )  # fmt: skip
-    await _fresh(context)
-    await _tenancy_end(context, counted)
-    return None
 
 
 def _turned(context: EndpointContext, turn: int) -> list[EndpointTarget]:
