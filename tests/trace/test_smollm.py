@@ -38,18 +38,21 @@ def shape_dependent(natural: bool) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    ("dtype", "n"), [(torch.bfloat16, 8), (torch.float32, 2)], ids=["bf16-8", "fp32-2"]
-)
-def test_measured_example(dtype: torch.dtype, n: int) -> None:
+def loaded(dtype: torch.dtype) -> tuple[torch.nn.Module, list[int]]:
     if not Path(FOLDER, "config.json").is_file():
         pytest.skip("DETDIAG_SMOLLM2 names no model folder")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=dtype).eval()
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     text = "Explain to a new colleague why the same prompt can give two answers. " * 9
-    row = tokenizer(text)["input_ids"][:TOKENS]
+    return model, AutoTokenizer.from_pretrained(FOLDER)(text)["input_ids"][:TOKENS]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n"), [(torch.bfloat16, 8), (torch.float32, 2)], ids=["bf16-8", "fp32-2"]
+)
+def test_measured_example(dtype: torch.dtype, n: int) -> None:
+    model, row = loaded(dtype)
     solo, copies = ForwardCall.from_rows([row]), ForwardCall.from_rows([row] * n)
     masked = ForwardCall(kwargs={**copies.kwargs, "attention_mask": torch.ones(n, TOKENS).long()})
     proof = prove_batch(model, solo, masked, budget_s=600, toggles=False)
@@ -57,6 +60,20 @@ def test_measured_example(dtype: torch.dtype, n: int) -> None:
         with shape_dependent(natural=False):
             proof = prove_batch(model, solo, masked, budget_s=600, toggles=False)
     check(proof)
+
+
+def test_padding_sends_attention_to_another_kernel() -> None:
+    """One row behind seven columns of padding: a mask, and with it another attention path."""
+    model, row = loaded(torch.float32)
+    padded = ForwardCall.from_rows([row], padded_length=TOKENS + 7)
+    proof = prove_batch(model, ForwardCall.from_rows([row]), padded, budget_s=600, toggles=False)
+    if proof.status == "equal":
+        pytest.skip("this processor's attention gives the same bits with and without a mask")
+    assert proof.status == "proven"
+    attention = "aten.scaled_dot_product_attention"
+    assert [(s.op, s.calls) for s in proof.sources] == [(attention, 30)]
+    assert proof.labels["unalignable"] == 0
+    assert not any(p.changed for p in proof.placebos)
 
 
 def check(proof: Proof) -> None:
