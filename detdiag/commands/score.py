@@ -43,7 +43,7 @@ def score(
         str | None, typer.Option(help="solo,batch (local) or solo,load (endpoint).")
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens to generate (32; the demo 8).")
+        int | None, typer.Option(min=1, help="Tokens to generate (32; the demo 6).")
     ] = None,
     concurrency: Annotated[int, typer.Option(min=2, help="Requests in a burst of load.")] = 8,
     answer_regex: Annotated[

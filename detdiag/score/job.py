@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ EXITS: Final = {
     "undecided": Exit.INCONCLUSIVE,
 }
 DEMO_PROMPTS: Final = 3
-DEMO_TOKENS: Final = 8
+DEMO_TOKENS: Final = 6
 TOKENS: Final = 32
 
 
@@ -150,7 +151,7 @@ def score_demo(job: Job, fault: str) -> Made:
 def _score_local(
     job: Job, model: str, prompts: Any, kwargs: Mapping[str, Any], name: str | None
 ) -> Made:
-    from detdiag.score.local import LocalRuns, target_facts
+    from detdiag.score.local import LocalRuns, one_thread, target_facts
     from detdiag.score.rounds import shares_calls
     from detdiag.targets.local import load_local
 
@@ -180,7 +181,8 @@ def _score_local(
 
     def go(record: Any, watch: Watch, progress: Progress) -> dict[str, Any]:
         runs = LocalRuns(target, plan, record, watch, progress)
-        runs.go(_teller(job))
+        with one_thread() if name is not None else nullcontext():
+            runs.go(_teller(job))
         return {"stopped": runs.stopped, "tokens": runs.tokens}
 
     return recorded(job, plan, target_facts(target), go)
