@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from detdiag.commands.shared import parse_budget
 from detdiag.evidence.case import Case
-from detdiag.gate.settings import Settings
+from detdiag.gate.settings import Settings, seconds
 from detdiag.gate.static import path_evidence
 
 
@@ -86,7 +85,7 @@ def _local(
         baseline=_path(settings.get("baseline")),
         only=None,
         skip=None,
-        budget_s=parse_budget(settings.get("budget")),
+        budget_s=seconds(settings.get("budget")),
         seed=0,
         resume=None,
         outputs=tuple(outputs),
@@ -111,7 +110,7 @@ def _endpoint(
             api_key_env=settings.get("api-key-env"),
             max_requests=settings.get("max-requests"),
             rps=settings.get("rps"),
-            budget_s=parse_budget(settings.get("budget")),
+            budget_s=seconds(settings.get("budget")),
             max_new_tokens=settings.get("max-new-tokens"),
             repeats=settings.get("runs"),
             baseline=_path(settings.get("baseline")),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from detdiag.gate.levels import Level
-from detdiag.gate.settings import Settings
+from detdiag.gate.settings import Settings, seconds
 from detdiag.gate.waivers import Waiver, rule_names
 from detdiag.layers import LAYERS, Layer
 from detdiag.report.model import layer_state, mapping, rows
@@ -64,6 +64,8 @@ class Gate:
     items: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     fail_on: str = "bitwise"
+    next: tuple[Mapping[str, str], ...] = ()
+    """Where it is INCONCLUSIVE: ``why`` and ``command`` of what would settle it."""
     crashed: bool = False
     """A required layer crashed, so that nothing better than INCONCLUSIVE could be said."""
 
@@ -75,6 +77,7 @@ class Gate:
             "why": list(self.why),
             "items": [row.to_dict() for row in self.items],
             "notes": list(self.notes),
+            "next": [dict(step) for step in self.next],
         }
 
 
@@ -355,8 +358,33 @@ def _decide(state: _Judgement, items: Sequence[Row], live: bool) -> Gate:
         tuple(items),
         tuple(state.notes),
         str(state.settings.get("fail-on", "bitwise")),
+        tuple(_next(state, blocking)) if decision == "INCONCLUSIVE" else (),
         crashed=any(row.outcome == "error" for row in blocking),
     )
+
+
+def _next(state: _Judgement, blocking: Sequence[Row]) -> Iterator[dict[str, str]]:
+    """The commands that would settle the open rows, each once."""
+    command = str(mapping(state.report.get("method")).get("command") or "detdiag check")
+    layers = {row.layer for row in blocking}
+    if "version" in layers and not state.settings.get("baseline"):
+        model = state.settings.get("model") or "MODEL"
+        yield {
+            "why": "take the fingerprint of the signed-off model and check against it",
+            "command": f"detdiag fingerprint --model {model} -o signed-off.json && "
+            f"{command} --baseline signed-off.json",
+        }
+    if any(row.outcome == "error" for row in blocking):
+        yield {"why": "see the trace of the crash", "command": f"DETDIAG_DEBUG=1 {command}"}
+    measured = state.settings.get("model") or state.settings.get("endpoint")
+    if measured and layers & {None, "batch", "operator", "decode", "moe"}:
+        more = f"{3 * seconds(str(state.settings.get('budget', '3m'))):.0f}s"
+        yield {"why": "give the runs more time", "command": f"{command} --budget {more}"}
+    elif state.settings.get("case") and None in layers:
+        yield {
+            "why": "record more repeats of one prompt under one condition",
+            "command": "add the observations to observations.jsonl, then " + command,
+        }
 
 
 def _reason(row: Row) -> str:

@@ -246,6 +246,13 @@ def checked(option: Option, value: Any) -> Any:
     return value
 
 
+def seconds(text: str) -> float:
+    """Seconds of a checked ``time``: ``90``, ``90s``, ``3m`` or ``1h``."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
+    assert found is not None
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
 def _list(option: Option, value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) and v for v in value):
         raise ValueError(f"expected a list of texts, found {value!r}")

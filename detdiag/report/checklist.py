@@ -89,6 +89,13 @@ def notes(report: model.Report) -> list[str]:
     return [visible(note) for note in found] if isinstance(found, (list, tuple)) else []
 
 
+def steps(report: model.Report) -> list[Mapping[str, Any]]:
+    """What would settle an inconclusive gate; without a gate, the verdict's next experiment."""
+    if model.gate(report):
+        return model.rows(model.gate(report).get("next"))
+    return model.next_steps(report)[:1]
+
+
 def item_name(item: Mapping[str, Any], say: Say) -> str:
     """A layer or rule as it is; the gate's own rows in the reader's language."""
     name = str(item.get("item") or item.get("layer") or "")
@@ -132,6 +139,9 @@ def checklist_lines(report: model.Report, say: Say, unicode_ok: bool) -> Iterato
             yield f"      {say('head.waiver')}: {waiver_text(row['waiver'], say)}"
     for note in notes(report):
         yield f"  {say('head.note')}: {note}"
+    for step in steps(report):
+        yield f"  {say('verdict.next')}: {visible(step.get('why'))}"
+        yield f"    {visible(step.get('command'))}"
     yield ""
 
 
@@ -183,7 +193,7 @@ def render_checklist(report: model.Report, *, lang: str = "en") -> str:
 
     say, report = speaker(lang), localised(report, lang)
     lines = [f"# {say('checklist.title')}", "", *checklist_parts(report, say)]
-    for step in model.next_steps(report)[:1]:
+    for step in steps(report):
         lines += [f"{say('verdict.next')}: {md(step.get('why'))}", ""]
         if step.get("command"):
             lines += [command_block(step["command"]), ""]

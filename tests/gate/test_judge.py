@@ -260,3 +260,19 @@ def test_a_finding_without_a_file_points_at_the_line_that_names_the_target(tmp_p
     gate, _ = gate_of(report, resolve({"fail-on": "bitwise"}, read_file(path)))
     row = next(r for r in gate.items if r.outcome == "failed")
     assert row.where == "detdiag.toml:3"
+
+
+def test_an_inconclusive_gate_says_what_would_settle_it() -> None:
+    report = case_report("clean-sixty-repeats")
+    report["method"] = {"command": "detdiag check --model m"}
+    chosen = settings(profile="release", model="m", bound=0.01, budget="2m")
+    gate, shown = gate_of(report, chosen, required=("version",), live=True)
+    assert gate.decision == "INCONCLUSIVE"
+    commands = [step["command"] for step in shown["gate"]["next"]]
+    assert commands == [
+        "detdiag fingerprint --model m -o signed-off.json && "
+        "detdiag check --model m --baseline signed-off.json",
+        "detdiag check --model m --budget 360s",
+    ]
+    gate, _ = gate_of(report, settings(profile="pr", model="m"), required=(), live=True)
+    assert gate.decision == "GO" and gate.next == ()

