@@ -57,7 +57,7 @@ class EndpointRuns:
             self._round_trip_s = await self._no_work_s()
             self._afford()
             first_s = [await self._timed(condition) for condition in self.plan.conditions]
-            for line in self.plan.lines(first_s):
+            for line in self.plan.lines(first_s, self._prompt_tokens()):
                 tell(line)
             self.progress.start(self.plan.runs)
             await self._blocks(began)
@@ -194,6 +194,12 @@ class EndpointRuns:
         call = _call(one, 0.0)
         took_s = max(0.0, call.end_s - call.sent_s - self._round_trip_s)
         self._idle_s = min(self._idle_s, took_s) if self._idle_s else took_s
+
+    def _prompt_tokens(self) -> float | None:
+        """Tokens of a prompt as the server counts them, on average over the first round."""
+        usage = [(one.response or {}).get("usage") for one in self.watch.observations]
+        told = [u["prompt_tokens"] for u in usage if isinstance(u, dict) and u.get("prompt_tokens")]
+        return sum(told) / len(told) if told else None
 
     def _keep(self, one: Observation) -> None:
         self.record.write(one)

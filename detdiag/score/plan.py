@@ -52,8 +52,9 @@ class Plan:
         cycles = calls // (2 * len(self.conditions))
         return cycles * units_per_cycle(self.prompts, len(self.conditions), self.merged)
 
-    def lines(self, first_s: Sequence[float]) -> list[str]:
-        """The plan in words. ``first_s``: seconds of the first round of each condition."""
+    def lines(self, first_s: Sequence[float], prompt_tokens: float | None = None) -> list[str]:
+        """The plan in words. ``first_s``: seconds of the first round of each condition;
+        ``prompt_tokens``: tokens of a prompt on average, where a server counts them."""
         seconds = self.runs * sum(first_s)
         tokens = self.total_runs * self.max_new_tokens
         out = [
@@ -62,6 +63,9 @@ class Plan:
             f"({', '.join(self.conditions)}) = {self.total_runs} runs, "
             f"at most {tokens} new tokens, about {seconds:.0f} s",
         ]
+        if prompt_tokens is not None:
+            read = round(self.total_runs * prompt_tokens)
+            out.append(f"      {self.total_runs} requests, about {read} prompt tokens")
         if self.budget_s is not None and seconds > self.budget_s:
             out.append(
                 f"      the budget of {self.budget_s:.0f} s ends it after about "

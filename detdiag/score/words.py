@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from detdiag.report import messages
 from detdiag.report.messages import Say
-from detdiag.report.numbers import number, percent
+from detdiag.report.numbers import number
 
 
 @lru_cache(maxsize=1)
@@ -107,7 +107,7 @@ def _limit(limit: Mapping[str, Any], say: Say) -> str:
 
 def _field(name: str, value: Any) -> str:
     if name in _RATES:
-        return f"{percent(value)} %"
+        return f"{number(100 * value, 3)} %"
     return number(value, 3) if isinstance(value, float) else str(value)
 
 

@@ -112,7 +112,7 @@ def test_a_response_cache_is_no_score() -> None:
         for i in range(50)
     ]
     body = {"id": "chatcmpl-1", "created": 1700000000}
-    same_id = [observed("p", "a", concurrency=1, sent_s=float(i), response=body) for i in range(50)]
+    same_id = [observed("p", "a", concurrency=1, sent_s=3.0 * i, response=body) for i in range(50)]
     for runs in (named, same_id):
         found = _score(runs, target=0.5)
         assert found["summary"]["status"] == "undecided"
@@ -196,3 +196,19 @@ def test_sentences_exist_in_both_languages_for_every_status() -> None:
     ):
         found = _score(runs, target)
         assert sentence(found, speaker("zh")) != sentence(found, speaker("en"))
+
+
+def test_an_id_that_comes_twice_by_chance_is_no_cache() -> None:
+    """A server that draws ids from a thousand: two of a burst collide within one second."""
+    body = {"id": "chatcmpl-7", "created": 1700000000}
+    chance = [
+        observed("p", "a", sent_s=1.0, response=body),
+        observed("p", "a", sent_s=1.4, response=body),
+    ]
+    others = [
+        observed("p", "a", sent_s=float(i), response={"id": f"c{i}", "created": i})
+        for i in range(9)
+    ]
+    assert _score([*chance, *others])["cache"] == {}
+    again = observed("p", "a", sent_s=9.0, response=body)
+    assert sum(_score([*chance, *others, again])["cache"].values()) == 1

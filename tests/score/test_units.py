@@ -98,3 +98,25 @@ def test_several_rows_of_one_burst_are_one_call() -> None:
 
 def test_nothing_is_nothing() -> None:
     assert units_of(_sample([])).values == ()
+
+
+def test_coverage_where_a_call_goes_wrong_for_every_prompt() -> None:
+    """Three prompts share each of 60 calls; 3 % of calls go wrong for all of them, so the true
+    agreement is 0.97^2 (wrong calls all differ). Counting each prompt's comparison on its own
+    claims too much; counting calls does not."""
+    from detdiag.score import bound
+
+    rng, truth = random.Random(11), 0.97**2
+    honest = naive = 0
+    for trial in range(150):
+        wrong = [rng.random() < 0.03 for _ in range(60)]
+        runs = [
+            run(f"{trial}-{call}" if bad else "usual", f"c{call}", query=q, condition="batch of 3")
+            for call, bad in enumerate(wrong)
+            for q in "pqr"
+        ]
+        values = units_of(_sample(runs)).values
+        honest += bound.lower(bound.tally(values), 0.05) > truth
+        naive += bound.lower(bound.tally(values * 3), 0.05) > truth
+    assert honest <= 15  # 5 % of 150 is 7.5; more than 15 has a chance below 1 in 100
+    assert naive > 15
