@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from detdiag.errors import DetdiagError, Exit
-from detdiag.evidence.observation import Observation
 from detdiag.score.answers import parser_for
+from detdiag.score.evidence import Evidence, load_evidence
 from detdiag.score.plan import Plan, Watch, parse_conditions
 from detdiag.score.progress import Progress
 from detdiag.score.sample import query_of
@@ -94,29 +94,13 @@ class Job:
         return text_prompts(self.prompt) if self.prompt else None
 
 
-Made = tuple[Sequence[Observation], dict[str, Any], dict[str, Any], Path | None]
-"""Observations, target, method and the record they are in (None: recorded elsewhere)."""
-
-
-def load_evidence(path: Path) -> tuple[Sequence[Observation], dict[str, Any]]:
-    """Observations of a case folder, a record or a log of another tool, and its target."""
-    from detdiag.engine import case_folder
-    from detdiag.evidence.record import SCHEMA, read_record
-
-    if path.is_dir():
-        return case_folder.load_case(path).observations, {"kind": "case", "name": path.name}
-    if not path.is_file():
-        raise DetdiagError("no such case, record or log", path=path)
-    with open(path, "rb") as file:
-        is_record = SCHEMA.encode() in file.readline(4096)
-    case = read_record(path) if is_record else case_folder.load_evidence([path])
-    return case.observations, {**case.target, "record": path.name}
+Made = tuple[Evidence, dict[str, Any], Path | None]
+"""What was observed, how, and the record it is in (None: recorded elsewhere)."""
 
 
 def score_case(job: Job, path: Path) -> Made:
     """Score what was recorded."""
-    observations, target = load_evidence(path)
-    return observations, target, {"stopped": "recorded evidence"}, None
+    return load_evidence(path), {"stopped": "recorded evidence"}, None
 
 
 def score_model(job: Job, model: str) -> Made:
@@ -274,33 +258,22 @@ def recorded(job: Job, plan: Plan, target: Mapping[str, Any], go: Any) -> Made:
     finally:
         progress.close()
     method |= {**ended, "wall_s": round(time.monotonic() - began, 1)}
-    return watch.observations, dict(target), method, path
+    return Evidence(watch.observations, dict(target)), method, path
 
 
 def _teller(job: Job) -> Any:
     return (lambda line: None) if job.quiet else (lambda line: print(line, file=sys.stderr))
 
 
-def finish(
-    job: Job,
-    observations: Sequence[Observation],
-    target: Mapping[str, Any],
-    method: Mapping[str, Any],
-    record: Path | None,
-) -> Exit:
+def finish(job: Job, seen: Evidence, method: Mapping[str, Any], record: Path | None) -> Exit:
     """Score, compare, write every output, print the summary; the exit code of the status."""
     from detdiag.report.redact import redact
-    from detdiag.score.compare import compare, other_inputs
     from detdiag.score.text import print_summary
     from detdiag.score.words import with_words
 
-    method = {**method, "command": job.command, "redact": job.redact}
-    made = _scored(job, observations, target, method)
+    made = _scored(job, seen, {**method, "command": job.command, "redact": job.redact})
     if job.compare is not None:
-        before, _ = load_evidence(job.compare)
-        old, new = _in_both(before, observations)
-        made["compare"] = compare(_scored(job, old, {}, {}), _scored(job, new, {}, {}), job.seed)
-        made["compare"]["other_ids"] = other_inputs(old, new)
+        made["compare"] = _compared(job, load_evidence(job.compare), seen)
     shown = redact(with_words(made), job.redact)
     others = [p for p in job.outputs if p != record or job.redact != "none"]
     written = write_all(
@@ -319,30 +292,34 @@ def finish(
     return EXITS[made["summary"]["status"]]
 
 
-def _in_both(
-    before: Sequence[Observation], after: Sequence[Observation]
-) -> tuple[list[Observation], list[Observation]]:
-    """Only the prompts that both have: a mean over other prompts is another number."""
-    names = {query_of(one) for one in before} & {query_of(one) for one in after}
-    old, new = ([o for o in group if query_of(o) in names] for group in (before, after))
-    return old, new
+def _compared(job: Job, before: Evidence, after: Evidence) -> dict[str, Any]:
+    """Only over the prompts that both have: a mean over other prompts is another number."""
+    from detdiag.score.compare import compare, other_inputs
+
+    groups = (before.observations, after.observations)
+    names = [{query_of(one) for one in group} for group in groups]
+    both = names[0] & names[1]
+    old, new = ([o for o in group if query_of(o) in both] for group in groups)
+    scores = [_scored(job, Evidence(group), {}) for group in (old, new)]
+    return {**compare(scores[0], scores[1], job.seed), "other_ids": other_inputs(old, new)}
 
 
-def _scored(
-    job: Job,
-    observations: Sequence[Observation],
-    target: Mapping[str, Any],
-    method: Mapping[str, Any],
-) -> dict[str, Any]:
+def _scored(job: Job, seen: Evidence, method: Mapping[str, Any]) -> dict[str, Any]:
     from detdiag.score.sample import sample_of
 
     parser, answer = parser_for(job.answer_regex, job.answer_json, job.answer_last_number)
+    sample = sample_of(seen.observations)
+    sample = replace(
+        sample,
+        cached={**sample.cached, **seen.cached},
+        left_out={**sample.left_out, **seen.left_out},
+    )
     return score(
-        sample_of(observations),
+        sample,
         job.question,
         parser=parser,
         answer=answer,
-        target=target,
+        target=seen.target,
         method=method,
         seed=job.seed,
     )

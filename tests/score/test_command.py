@@ -180,3 +180,27 @@ def test_only_prompts_in_both_are_compared(call: Call, tmp_path: Path) -> None:
     now = next(f["after"]["value"] for f in found["figures"] if f["name"] == "pairwise agreement")
     assert now == 1.0
     assert "One prompt in both" in done.err
+
+
+def test_cache_hits_that_a_log_names_are_no_score(call: Call, tmp_path: Path) -> None:
+    """A LiteLLM log: one answer of the model, nine of the response cache."""
+    log = tmp_path / "litellm.jsonl"
+    rows = [
+        {
+            "id": f"c{i}", "call_type": "acompletion", "model": "m", "model_group": "m",
+            "custom_llm_provider": "openai", "cache_hit": i > 0,
+            "messages": [{"role": "user", "content": "why?"}],
+            "model_parameters": {"temperature": 0},
+            "response": {
+                "id": "chatcmpl-1", "object": "chat.completion", "created": 1930000000,
+                "choices": [{"index": 0, "message": {"role": "assistant", "content": "so"}}],
+            },
+            "startTime": 1930000000.0 + i, "endTime": 1930000001.0 + i, "status": "success",
+        }
+        for i in range(10)
+    ]  # fmt: skip
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for path in (log, tmp_path):
+        done = call("score", "--case", path)
+        assert done.code == 4, done.err
+        assert "9 replies came from a response cache" in " ".join(done.err.split())
