@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -161,11 +162,12 @@ class _Reader:
         )
 
     def _relative(self, text: str, key: str) -> str:
-        """Paths are relative to the file; a model may also be a hub id."""
+        """Paths are relative to the file, and shown from the working folder, as CI formats need
+        them; a model may also be a hub id."""
         near = self.path.parent / text
-        if key == "model" and not near.exists():
+        if Path(text).is_absolute() or (key == "model" and not near.exists()):
             return text
-        return text if self.path.parent == Path() or Path(text).is_absolute() else str(near)
+        return os.path.relpath(near)
 
     def _rules(self) -> RuleLevels:
         table = self.raw.get("rules", {})

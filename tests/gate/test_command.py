@@ -82,6 +82,17 @@ def test_a_signed_off_model_and_one_that_changed(tmp_path: Path) -> None:
     assert missing.returncode == 2 and "nowhere.json" in last(missing)
 
 
+def test_paths_of_the_settings_file_are_places_in_the_repository(work: Path) -> None:
+    (work / "serve").mkdir()
+    (work / "generation_config.json").rename(work / "serve" / "generation_config.json")
+    (work / "detdiag.toml").write_text('paths = ["serve"]\n')
+    done = check(work, "-o", "r.sarif")
+    assert done.returncode == 1, done.stderr
+    result = json.loads((work / "r.sarif").read_text())["runs"][0]["results"][0]
+    place = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert place == "serve/generation_config.json"
+
+
 def test_quick_imports_no_torch(work: Path) -> None:
     program = (
         "import sys\nsys.argv = ['detdiag', 'check', 'request.json']\n"

@@ -40,7 +40,8 @@ def gate(fault: str, baseline: Path, work: Path, monkeypatch: Any) -> tuple[int,
     monkeypatch.setattr(
         sys, "argv",
         ["detdiag", "check", "--profile", "release", "--demo-fault", fault, "--quiet",
-         "--budget", f"{BUDGET_S}s", "--bound", str(BOUND), "--baseline", str(baseline), "-o", str(report)],
+         "--budget", f"{BUDGET_S}s", "--bound", str(BOUND), "--baseline", str(baseline),
+         "-o", str(report)],
     )  # fmt: skip
     with pytest.raises(SystemExit) as stop:
         main()

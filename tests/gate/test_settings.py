@@ -200,15 +200,31 @@ def test_pyproject_is_read_where_there_is_no_detdiag_toml(tmp_path: Path) -> Non
     assert find_file(inner) == near
 
 
-def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
     text = 'model = "models"\nbaseline = "ok.json"\npaths = ["serve"]\n'
     settings = resolve({}, read_file(write(tmp_path, text)))
-    assert Path(settings.get("model")) == tmp_path / "models"
-    assert Path(settings.get("baseline")) == tmp_path / "ok.json"
-    assert [Path(p) for p in settings.get("paths")] == [tmp_path / "serve"]
+    assert [settings.get(k) for k in ("model", "baseline")] == ["models", "ok.json"]
+    assert settings.get("paths") == ("serve",)
+    monkeypatch.chdir(tmp_path / "models")
+    settings = resolve({}, read_file(tmp_path / "detdiag.toml"))
+    assert [settings.get(k) for k in ("model", "baseline")] == [".", "../ok.json"]
     hub = write(tmp_path, 'model = "org/name"\n')
     assert resolve({}, read_file(hub)).get("model") == "org/name"
+
+
+def test_pyproject_rules_and_waivers_have_their_lines(tmp_path: Path) -> None:
+    text = (
+        "[tool.detdiag]\nprofile = 'pr'\n[tool.detdiag.rules]\n'batch.*' = 'warn'\n"
+        "[[tool.detdiag.waiver]]\nlayer = 'moe'\nreason = 'r'\nowner = 'o'\n"
+        "expires = 2030-01-02\n"
+    )
+    found = read_file(write(tmp_path, text, "pyproject.toml"))
+    assert found.rules.origins == {"batch.*": "pyproject.toml:4"}
+    assert found.waivers[0].origin == "pyproject.toml:5"
+    with pytest.raises(DetdiagError, match="pyproject.toml:8: owner: expected text"):
+        read_file(write(tmp_path, text.replace("'o'", "7"), "pyproject.toml"))
 
 
 def test_hostile_text_is_shown_as_escapes(tmp_path: Path) -> None:
