@@ -30,7 +30,8 @@ def render_html(score: Mapping[str, Any], *, lang: str = "en", plotly: str = "em
         raise DetdiagError(f"unknown plotly mode {plotly!r}", tip=known)
     say = words.speaker(lang)
     figures = figure_views(score, say, draw=plotly != "none")
-    specs = [f.spec for f in figures if f.spec is not None]
+    compared = compare_view(score, say, draw=plotly != "none")
+    specs = [f.spec for f in (compared, *figures) if f is not None and f.spec is not None]
     made: str = (
         _environment()
         .get_template("score.html.jinja")
@@ -38,6 +39,7 @@ def render_html(score: Mapping[str, Any], *, lang: str = "en", plotly: str = "em
             say=say,
             html_lang=HTML_LANG[lang],  # type: ignore[index]
             figures=figures,
+            compared=compared,
             **_head(score, say),
             **_sections(score, say),
             **page.page_script(plotly if specs else "none", specs),
@@ -143,21 +145,35 @@ def figure_views(score: Mapping[str, Any], say: Say, draw: bool) -> list[FigureV
     return [f for f in out if f.shown or f.finding]
 
 
+def compare_view(score: Mapping[str, Any], say: Say, draw: bool) -> FigureView | None:
+    """Before and after: what the test says, the figure and both tables."""
+    lines = findings.compare_lines(score, say)
+    if not lines:
+        return None
+    figure = plots.before_after(score, say) if draw else None
+    return FigureView(
+        id="compare",
+        title=say("compare.title"),
+        finding=" ".join(lines),
+        empty="",
+        spec=None if figure is None else _spec("compare", figure),
+        tables=tuple(t for t in _compare_tables(score, say) if t),
+        drawn=figure is not None,
+    )
+
+
 def _spec(name: str, figure: Any) -> dict[str, Any]:
     made = figure.to_plotly_json()
     return {"id": f"{name}-plot", "data": made["data"], "layout": made["layout"]}
 
 
 def _sections(score: Mapping[str, Any], say: Say) -> dict[str, Any]:
-    compared = findings.compare_lines(score, say)
     names = ["figures", "prompts", "conditions", "survival", "outputs", "limits", "method"]
-    if compared:
+    if score.get("compare"):
         names.insert(0, "compare")
     return {
         "toc": [(name, say(f"toc.{name}")) for name in names],
         "numbers_table": tables.figures_table(score, say),
-        "compared": compared,
-        "compare_tables": [t for t in _compare_tables(score, say) if t],
         "outputs": [_pair(pair, say) for pair in score["outputs"]],
         "limits": words.limits(score, say),
         "method": [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from detdiag.report.figures.style import BLUE, SERIES, SYMBOLS, axis, layout, plain
+from detdiag.report.figures.style import BLUE, GREY, SERIES, SYMBOLS, VERMILION, axis, layout, plain
 from detdiag.report.messages import Say
 from detdiag.report.numbers import rounded
 
@@ -65,7 +65,7 @@ def _range(lowest: float) -> list[float]:
 def _target_line(figure: Figure, score: Mapping[str, Any]) -> None:
     target = score["summary"]["target"]
     if target is not None:
-        line = {"color": "#767676", "width": 1.5, "dash": "dot"}
+        line = {"color": GREY, "width": 1.5, "dash": "dot"}
         figure.add_shape(type="line", x0=target, x1=target, y0=0, y1=1, yref="y domain", line=line)
 
 
@@ -142,6 +142,48 @@ def by_condition(score: Mapping[str, Any], say: Say) -> Figure | None:
         yaxis=axis("", type="category", autorange="reversed"),
     )
     _target_line(figure, score)
+    return figure
+
+
+def before_after(score: Mapping[str, Any], say: Say) -> Figure | None:
+    """Each prompt's agreement before and now, joined by a line."""
+    rows = (score.get("compare") or {}).get("rows") or []
+    if not rows:
+        return None
+    import plotly.graph_objects as go
+
+    rows = sorted(rows, key=lambda row: row["after"] - row["before"])[:MOST_PROMPTS]
+    names = [plain(row["query"], 28) for row in rows]
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[v for row in rows for v in (rounded(row["before"]), rounded(row["after"]), None)],
+        y=[name for name in names for _ in range(3)],
+        mode="lines",
+        line={"color": GREY, "width": 2},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    for place, key in enumerate(("before", "after")):
+        colour = (VERMILION, BLUE)[place]
+        figure.add_scatter(
+            x=[rounded(row[key]) for row in rows],
+            y=names,
+            mode="markers",
+            name=say(f"head.{key}"),
+            marker={
+                "color": colour,
+                "size": 10,
+                "symbol": ("diamond-open", "circle")[place],
+                "line": {"width": 2, "color": colour},
+            },
+            hovertemplate="%{y}: %{x}<extra></extra>",
+        )
+    lowest = min(min(row["before"], row["after"]) for row in rows)
+    figure.update_layout(
+        layout(90 + 26 * len(rows), 44),
+        xaxis=axis(say("axis.agreement"), range=_range(lowest)),
+        yaxis=axis("", type="category", autorange="reversed"),
+    )
     return figure
 
 

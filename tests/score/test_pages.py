@@ -149,3 +149,17 @@ def test_pages_without_figures_do_not_break() -> None:
         found["compare"] = compare(found, found)
         for kind in ("html", "md", "text", "json"):
             assert render(found, kind)
+
+
+def test_before_and_after_are_drawn_side_by_side() -> None:
+    found, say = _score(), words.speaker("en")
+    assert plots.before_after(found, say) is None
+    before = _score()
+    for row in before["prompts"]:
+        row["agreement"] = 0.25
+    found["compare"] = compare(before, found)
+    drawn = plots.before_after(found, say).to_plotly_json()["data"]  # type: ignore[union-attr]
+    assert list(drawn[1]["x"]) == [0.25] * 4
+    assert sorted(drawn[2]["x"]) == [0.75, 1.0, 1.0, 1.0]
+    page = Parsed(render_html(found, plotly="none"))
+    assert page.open == [] and any(a.get("id") == "compare" for _, a in page.tags)
