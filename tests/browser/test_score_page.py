@@ -73,8 +73,8 @@ def test_the_page_is_drawn_offline_and_never_scrolls_sideways(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.title() != "owned"
     plots = page.locator(".plot")
-    assert plots.count() == 3
-    for index in range(3):
+    assert plots.count() == 4
+    for index in range(4):
         box = plots.nth(index).bounding_box()
         assert box["height"] > 100 and box["width"] > 200
 
