@@ -31,12 +31,11 @@ class Static:
 
 def static_evidence(settings: Settings, baseline: Mapping[str, Any] | None) -> Static:
     """Audit the paths, compare the pairs, render the template, compare the fingerprint."""
-    out = path_evidence(settings)
     model = settings.get("model")
     folder = Path(model) if model and Path(model).is_dir() else None
+    out = path_evidence(settings, _model_files(folder, settings))
     if folder is not None:
         out.findings += _template(folder)
-        out.findings += _model_config(folder, settings)
     if not any(f.layer == "input" for f in out.findings):
         out.reasons["input"] = "no pair of prompts or requests and no chat template was given"
     if not any(f.layer == "config" for f in out.findings):
@@ -45,19 +44,20 @@ def static_evidence(settings: Settings, baseline: Mapping[str, Any] | None) -> S
     return out
 
 
-def path_evidence(settings: Settings) -> Static:
-    """What the files and folders of ``paths`` say about configuration and input."""
+def path_evidence(settings: Settings, more: Sequence[Path] = ()) -> Static:
+    """What the files and folders of ``paths`` say about configuration and input; the files and
+    ``more`` are one deployment."""
     out = Static()
     paths = [Path(p) for p in settings.get("paths", ())]
     for path in paths:
         if not path.exists():
             raise DetdiagError("no such file or folder", path=path)
-    _config(out, paths, settings)
+    _config(out, paths, [p for p in more if p not in paths], settings)
     out.findings += _pairs(paths)
     return out
 
 
-def _config(out: Static, paths: Sequence[Path], settings: Settings) -> None:
+def _config(out: Static, paths: Sequence[Path], more: Sequence[Path], settings: Settings) -> None:
     from detdiag.audit import walk
     from detdiag.audit.deployment import audit_files
 
@@ -67,7 +67,7 @@ def _config(out: Static, paths: Sequence[Path], settings: Settings) -> None:
     }
     read = 0
     results = []
-    files = [p for p in paths if not p.is_dir()]
+    files = [*(p for p in paths if not p.is_dir()), *more]
     if files:
         results.append(audit_files(files, **options))
     for folder in (p for p in paths if p.is_dir()):
@@ -89,14 +89,11 @@ def _config(out: Static, paths: Sequence[Path], settings: Settings) -> None:
         )
 
 
-def _model_config(folder: Path, settings: Settings) -> list[Finding]:
-    """The model's own generation_config.json acts on every call that does not override it."""
-    from detdiag.audit.deployment import audit_files
-
-    path = folder / "generation_config.json"
-    if not path.is_file() or str(path) in settings.get("paths", ()):
-        return []
-    return list(audit_files([path]).findings)
+def _model_files(folder: Path | None, settings: Settings) -> list[Path]:
+    """What ships with the model acts on every call that does not override it; the call does."""
+    files = [] if folder is None else [folder / "generation_config.json"]
+    call = settings.get("generate-kwargs")
+    return [p for p in files if p.is_file()] + ([Path(call)] if call else [])
 
 
 def _pairs(paths: Sequence[Path]) -> list[Finding]:

@@ -82,6 +82,21 @@ def test_a_signed_off_model_and_one_that_changed(tmp_path: Path) -> None:
     assert missing.returncode == 2 and "nowhere.json" in last(missing)
 
 
+def test_a_sampling_model_is_judged_by_the_call_that_is_made(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    model = Path(shutil.copytree(demo_path("dense"), tmp_path / "model"))
+    (model / "generation_config.json").write_text('{\n "do_sample": true, "temperature": 0.7\n}')
+    done = check(tmp_path, "--model", "model", "--profile", "quick")
+    assert done.returncode == 1 and "[model/generation_config.json:2]" in last(done), done.stderr
+    (tmp_path / "kwargs.json").write_text('{"do_sample": false}')
+    (tmp_path / "detdiag.toml").write_text('generate-kwargs = "kwargs.json"\n')
+    done = check(tmp_path, "--model", "model", "--profile", "quick")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "detdiag.toml").write_text('generate-kwargs = "none.json"\n')
+    done = check(tmp_path, "--model", "model", "--profile", "quick")
+    assert done.returncode == 2 and "none.json" in done.stderr
+
+
 def test_paths_of_the_settings_file_are_places_in_the_repository(work: Path) -> None:
     (work / "serve").mkdir()
     (work / "generation_config.json").rename(work / "serve" / "generation_config.json")
