@@ -32,12 +32,12 @@ class Phase:
 
 PHASES: Final[tuple[Phase, ...]] = (
     Phase("config", config, 0.1, ("config",)),
-    Phase("prime", prime, 1.0, ()),
-    Phase("idle", sequential, 4.0, ()),
+    Phase("prime", prime, 2.0, ()),
+    Phase("idle", sequential, 5.0, ()),
     Phase("connections", connections, 1.5, ("version",)),
     Phase("knobs", knobs, 1.0, ("config",)),
     Phase("cache", cold_and_warm, 1.5, ("batch",)),
-    Phase("load", load, 6.0, ("batch",)),
+    Phase("load", load, 7.0, ("batch",)),
     Phase("numerics", numerics, 0.5, ()),
 )
 """Phases without layers are the ground for all others and always run."""

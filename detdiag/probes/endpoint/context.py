@@ -119,9 +119,8 @@ class EndpointContext:
                     overrides={**query.overrides, **(overrides or {})}, factors=known,
                     api=query.api, prompt_ids=query.prompt_ids, query=query.id, role=role,
                 )  # fmt: skip
-        except TimeoutError:
-            self.failed(EndpointError("timeout", "no reply before the budget ended"))
-            return None
+        except TimeoutError as error:
+            raise PhaseOver("out of time") from error
         except EndpointError as error:
             if error.kind == "spent":
                 raise PhaseOver("out of requests") from error

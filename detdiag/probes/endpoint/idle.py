@@ -17,8 +17,17 @@ REVISITS = 3
 
 async def prime(context: EndpointContext) -> str | None:
     """Two identical calls a question and server, discarded: caches and lazy kernels are then
-    warm. Measures the round trip without work, too."""
-    questions = {q.id: q for q in [*context.short(), *context.long()]}
+    warm. The first prompt's calls say how fast the server is, and size the rest of the walk."""
+    await _prime(context, context.prompts[0].id)
+    context.scratch["round_trip_s"] = await _round_trip_s(context.target)
+    told = _fit(context)
+    for prompt in context.prompts[1:]:
+        await _prime(context, prompt.id)
+    return told
+
+
+async def _prime(context: EndpointContext, prompt_id: str) -> None:
+    questions = {q.id: q for q in [*context.short(), *context.long()] if q.prompt.id == prompt_id}
     for target in context.targets:
         for query in questions.values():
             for _ in range(2):
@@ -27,8 +36,6 @@ async def prime(context: EndpointContext) -> str | None:
                     query, phase="prime", arm="prime", unit="prime", target=target,
                     role="intervention",
                 )  # fmt: skip
-    context.scratch["round_trip_s"] = await _round_trip_s(context.target)
-    return _fit(context)
 
 
 def _fit(context: EndpointContext) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -197,9 +198,12 @@ async def _fill(context: EndpointContext, prompt: object, length: int, index: in
     target = context.target
     path, body = target.body(prompt, max_tokens=length, logprobs=False)
     try:
-        reply, decoded = await target.client.post_json(
-            path, body, connection=context.connection(f"f{index}"), retry=False
-        )
+        async with asyncio.timeout(max(1.0, context.end - time.monotonic() + 5.0)):
+            reply, decoded = await target.client.post_json(
+                path, body, connection=context.connection(f"f{index}"), retry=False
+            )
+    except TimeoutError:
+        return None
     except EndpointError as error:
         if error.status in (400, 413, 422):
             context.scratch["longest"] = WORD_COUNTS[1]  # longer than the model's context

@@ -102,8 +102,8 @@ def _gates(
 
 def _shown(case: Case, evidence: Sequence[Observation], judged: Judged, hidden: bool) -> Analysis:
     """The counts of the report. Connections that change nothing are no condition of their own;
-    without a tested load arm, batch contrasts that flip nothing clear nothing; replies of a
-    response cache clear nothing at all."""
+    batch contrasts that flip nothing clear nothing (the arms' own tests do); replies of a response
+    cache clear nothing at all."""
     inert = any(
         f.rule == "version.replica-behind-balancer" and f.outcome == "passed"
         for f in judged.findings
@@ -111,11 +111,6 @@ def _shown(case: Case, evidence: Sequence[Observation], judged: Judged, hidden: 
     analysis = analyse(_plain(evidence, connections=not inert), case.factor_layers)
     if hidden:
         return replace(analysis, contrasts=(), controls=())
-    cleared = any(
-        f.rule == "batch.load-sensitive" and f.outcome == "passed" for f in judged.findings
-    )
-    if cleared:
-        return analysis
     kept = tuple(c for c in analysis.contrasts if c.k or c.bundle.layer != "batch")
     return replace(analysis, contrasts=kept)
 
