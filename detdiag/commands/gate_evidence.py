@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from detdiag.evidence.case import Case
-from detdiag.gate.settings import Settings, seconds
+from detdiag.gate.settings import Settings
 from detdiag.gate.static import path_evidence
+from detdiag.gate.values import seconds
 
 
 def baseline_of(settings: Settings) -> Mapping[str, Any] | None:

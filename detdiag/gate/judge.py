@@ -1,7 +1,6 @@
-"""From a report to a decision: one row a layer or failing rule, and GO, NO-GO or INCONCLUSIVE.
+"""From a report to the checklist: one row a layer or failing rule, and the gate's own rows.
 
-A row fails where a finding at level ``error`` is neither waived nor below ``fail-on``. Any failed
-row is NO-GO; else any required row that is open is INCONCLUSIVE; else GO.
+A row fails where a finding at level ``error`` is neither waived nor below ``fail-on``.
 """
 
 from __future__ import annotations
@@ -9,76 +8,22 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from detdiag.gate.decision import decide_gate
 from detdiag.gate.levels import Level
-from detdiag.gate.settings import Settings, seconds
+from detdiag.gate.model import OPEN, Gate, Row
+from detdiag.gate.settings import Settings
 from detdiag.gate.waivers import Waiver, rule_names
 from detdiag.layers import LAYERS, Layer
 from detdiag.report.model import layer_state, mapping, rows
 from detdiag.verdict.outcome import STRENGTH
 from detdiag.verdict.stats import runs_for_bound, zero_bound
 
-Decision = Literal["GO", "NO-GO", "INCONCLUSIVE"]
 MEASURED: Final = frozenset({"batch", "operator", "decode", "moe"})
 """Layers whose findings are differences between runs: ``fail-on`` weighs them. What is read from
 files (configuration, bytes, versions) is a fact that no output had to show."""
-_OPEN: Final = frozenset({"inconclusive", "skipped", "error"})
 _ACCUSING: Final = frozenset({"high", "medium"})
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the checklist. ``where`` is ``path:line`` of what it speaks about."""
-
-    item: str
-    layer: str | None
-    required: bool
-    outcome: str
-    evidence: str
-    waiver: Mapping[str, Any] | None = None
-    rule: str | None = None
-    where: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {
-            "item": self.item,
-            "layer": self.layer,
-            "required": self.required,
-            "outcome": self.outcome,
-            "evidence": self.evidence,
-        }
-        for key in ("waiver", "rule", "where"):
-            if getattr(self, key) is not None:
-                out[key] = getattr(self, key)
-        return out
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """The decision and everything it rests on; ``report["gate"]``."""
-
-    profile: str
-    decision: Decision
-    why: tuple[str, ...]
-    items: tuple[Row, ...]
-    notes: tuple[str, ...] = ()
-    fail_on: str = "bitwise"
-    next: tuple[Mapping[str, str], ...] = ()
-    """Where it is INCONCLUSIVE: ``why`` and ``command`` of what would settle it."""
-    crashed: bool = False
-    """A required layer crashed, so that nothing better than INCONCLUSIVE could be said."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "profile": self.profile,
-            "decision": self.decision,
-            "fail_on": self.fail_on,
-            "why": list(self.why),
-            "items": [row.to_dict() for row in self.items],
-            "notes": list(self.notes),
-            "next": [dict(step) for step in self.next],
-        }
 
 
 @dataclass(slots=True)
@@ -120,7 +65,7 @@ def judge(
         items.append(_repeats_row(state))
     items += _expired_rows(state)
     _note_unused(state)
-    gate = _decide(state, items, live)
+    gate = decide_gate(report, settings, items, state.notes, live)
     return gate, {**report, "layers": layers, "gate": gate.to_dict()}
 
 
@@ -236,7 +181,7 @@ def _layer_row(
     row = Row(layer, layer, layer in state.required, outcome, evidence)
     if off is not None:
         return replace(row, required=False, evidence=f"off in {off}: {evidence}")
-    if outcome in _OPEN and row.required:
+    if outcome in OPEN and row.required:
         waiver = _waiver(state, [w for w in state.settings.waivers if w.covers_layer(layer)])
         if waiver is not None:
             said = waiver.to_dict(state.today)
@@ -336,73 +281,3 @@ def _note_unused(state: _Judgement) -> None:
     for waiver in state.settings.waivers:
         if waiver not in state.used:
             state.notes.append(f"waiver at {waiver.origin} matches nothing: {waiver.name}")
-
-
-def _decide(state: _Judgement, items: Sequence[Row], live: bool) -> Gate:
-    failed = [row for row in items if row.outcome == "failed"]
-    blocking = [row for row in items if row.required and row.outcome in _OPEN]
-    settled = [row for row in items if row.outcome in ("passed", "warned", "waived")]
-    decision: Decision
-    if failed:
-        decision, why = "NO-GO", [_reason(row) for row in failed]
-    elif blocking:
-        decision, why = "INCONCLUSIVE", [_open_reason(row) for row in blocking]
-    elif not settled:
-        decision, why = "INCONCLUSIVE", ["nothing was checked"]
-    else:
-        decision, why = "GO", [_go_reason(items, live)]
-    return Gate(
-        str(state.settings.get("profile")),
-        decision,
-        tuple(why),
-        tuple(items),
-        tuple(state.notes),
-        str(state.settings.get("fail-on", "bitwise")),
-        tuple(_next(state, blocking)) if decision == "INCONCLUSIVE" else (),
-        crashed=any(row.outcome == "error" for row in blocking),
-    )
-
-
-def _next(state: _Judgement, blocking: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """The commands that would settle the open rows, each once."""
-    command = str(mapping(state.report.get("method")).get("command") or "detdiag check")
-    layers = {row.layer for row in blocking}
-    if "version" in layers and not state.settings.get("baseline"):
-        model = state.settings.get("model") or "MODEL"
-        yield {
-            "why": "take the fingerprint of the signed-off model and check against it",
-            "command": f"detdiag fingerprint --model {model} -o signed-off.json && "
-            f"{command} --baseline signed-off.json",
-        }
-    if any(row.outcome == "error" for row in blocking):
-        yield {"why": "see the trace of the crash", "command": f"DETDIAG_DEBUG=1 {command}"}
-    measured = state.settings.get("model") or state.settings.get("endpoint")
-    if measured and layers & {None, "batch", "operator", "decode", "moe"}:
-        more = f"{3 * seconds(str(state.settings.get('budget', '3m'))):.0f}s"
-        yield {"why": "give the runs more time", "command": f"{command} --budget {more}"}
-    elif state.settings.get("case") and None in layers:
-        yield {
-            "why": "record more repeats of one prompt under one condition",
-            "command": "add the observations to observations.jsonl, then " + command,
-        }
-
-
-def _reason(row: Row) -> str:
-    where = f" [{row.where}]" if row.where else ""
-    return f"{row.item}: {row.evidence.rstrip('.')}{where}"
-
-
-def _open_reason(row: Row) -> str:
-    word = {"error": "crashed", "skipped": "not tested"}.get(row.outcome, "not settled")
-    return f"{row.item} {word}: {row.evidence.rstrip('.')}"
-
-
-def _go_reason(items: Sequence[Row], live: bool) -> str:
-    parts = []
-    for word, outcome in (("passed", "passed"), ("with warnings", "warned"), ("waived", "waived")):
-        names = [row.layer or row.item for row in items if row.outcome == outcome]
-        if names:
-            parts.append(f"{word}: {', '.join(dict.fromkeys(names))}")
-    repeats = next((row.evidence for row in items if row.item == "repeats"), None)
-    tail = f"; {repeats}" if repeats and live else ""
-    return "; ".join(parts) + (tail if live else "; files only, no model was run")

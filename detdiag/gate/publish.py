@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detdiag.errors import Exit
-from detdiag.gate.judge import Gate
+from detdiag.gate.model import Gate
 
 
 @dataclass(frozen=True, slots=True)

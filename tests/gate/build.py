@@ -10,8 +10,9 @@ from typing import Any
 
 from detdiag.evidence.case import Case, ProbeStatus
 from detdiag.evidence.finding import Finding
-from detdiag.gate.judge import Gate, judge
+from detdiag.gate.judge import judge
 from detdiag.gate.levels import RuleLevels
+from detdiag.gate.model import Gate
 from detdiag.gate.settings import FileSettings, Settings, resolve
 from detdiag.gate.waivers import Waiver
 from detdiag.layers import LAYERS
