@@ -77,4 +77,5 @@ def test_the_release_gate_on_the_demo(
                    for row in found["items"])  # fmt: skip
         return
     assert (code, found["decision"]) == (1, "NO-GO"), found["why"]
-    assert failed[0] == layer == report["verdict"]["layer"], found["why"]
+    assert failed[0] == layer, found["why"]
+    assert report["verdict"]["layer"] in failed
