@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from detdiag.moe.discover import find_routers, may_have_experts
 from detdiag.trace.calls import Layout, eager_inference
 from detdiag.trace.modules import Frame, tracked
 from detdiag.trace.rows import ROW_OPS, RowStats, RowWise, _layout_of, constants_of
-from detdiag.trace.splitting import module_rows
+from detdiag.trace.splitting import Split, _module_split, cut_row
 
 LEAVES: Final = "leaves"
+ELEMENTWISE: Final = frozenset(
+    "aten.silu aten.sigmoid aten.gelu aten.tanh aten.exp aten.softplus aten.erf aten.log "
+    "aten.cos aten.sin aten.rsqrt aten.pow aten.mish aten.log1p aten.exp2 aten.elu".split()
+)
+"""Functions whose last elements a CPU computes by another routine than whole vectors: which ones
+those are depends on the number of elements in the call and on the threads that share it."""
+INVARIANT_OPS: Final = ROW_OPS | ELEMENTWISE
 
 
 @contextlib.contextmanager
 def row_invariant(
     model: nn.Module,
     *,
-    ops: Collection[str] = ROW_OPS,
+    ops: Collection[str] = INVARIANT_OPS,
     modules: Collection[str] | str | None = None,
     stats: RowStats | None = None,
 ) -> Iterator[RowStats]:
     """Batch-invariant inference: each row gets the bits that it gets alone, on any device.
 
-    While the context is open, forwards and ``generate`` of ``model`` run products, attention and
-    reductions (``ops``) one row at a time and on that row's real tokens only; elementwise
-    operators stay batched. Blocks of experts run whole, row by row, since operators inside them
-    see tokens of all rows at once. ``modules`` names further modules (paths) whose own code looks
-    at the batch, such as a custom kernel; ``"leaves"`` takes every module without children that
-    has weights.
+    While the context is open, forwards and ``generate`` of ``model`` run products, attention,
+    reductions and functions such as ``silu`` (``ops``) one row at a time and on that row's real
+    tokens only; sums, products and moves of elements stay batched. Blocks of experts run whole,
+    row by row, since operators inside them see tokens of all rows at once. ``modules`` names
+    further modules (paths) whose own code looks at the batch, such as a custom kernel; ``"leaves"``
+    takes every module without children that has weights.
 
     Guaranteed, on one machine with one setting of threads and backends: the logits of a row's real
     tokens do not depend on the number of rows, the row's place, its neighbours, or left or right
@@ -63,9 +71,43 @@ def row_invariant(
         eager_inference(),
         tracked(model, enter=enter) as stack,
         _modules_by_row(model, paths, current, stats),
-        RowWise(lambda name, _: name in ops, lambda: current[0], stack, stats, constants_of(model)),
+        _Rows(lambda name, _: name in ops, lambda: current[0], stack, stats, constants_of(model)),
     ):
         yield stats
+
+
+_SOFTMAX: Final = frozenset({"aten.softmax", "aten._softmax"})
+
+
+class _Rows(RowWise):
+    """Splits functions along any token axis, and knows attention sinks: one more column behind
+    the keys, which every row keeps."""
+
+    def _split(self, op: str, name: str, t: Tensor, layout: Layout) -> Split:
+        split = super()._split(op, name, t, layout)
+        if op not in ELEMENTWISE or split.kind not in ("batch", "one") or split.axes:
+            return split
+        for keys, size in ((False, layout.length), (True, layout.kv)):
+            axis = next((i for i in range(1, t.dim()) if t.shape[i] == size > 1), None)
+            if axis is not None:
+                return Split(split.kind, ((axis, keys),))
+        return split
+
+    def _rows(
+        self, func: Any, name: str, arguments: tuple[str, ...], args: Any, kwargs: Any
+    ) -> Any:
+        layout = self.layout()
+        width = args[0].shape[-1] if args and isinstance(args[0], Tensor) and args[0].dim() else 0
+        if name not in _SOFTMAX or layout is None or width != layout.kv + 1:
+            return super()._rows(func, name, arguments, args, kwargs)
+        sunk = replace(
+            layout, kv=width, kv_real=tuple((*real, width - 1) for real in layout.kv_real)
+        )
+        before, self.layout = self.layout, lambda: sunk
+        try:
+            return super()._rows(func, name, arguments, args, kwargs)
+        finally:
+            self.layout = before
 
 
 def _paths(model: nn.Module, modules: Collection[str] | str | None) -> frozenset[str]:
@@ -99,8 +141,8 @@ def expert_blocks(model: nn.Module) -> set[str]:
     for path, _ in model.named_modules():
         parent, _, leaf = path.rpartition(".")
         if "expert" in leaf.lower() and "shared" not in leaf.lower() and parent:
-            found.add(parent)
-    found = _outermost({p for p in found if not p.rpartition(".")[2].isdigit()})
+            found.add(path if parent.rpartition(".")[2].isdigit() else parent)
+    found = _outermost(found)
     if not found and may_have_experts(model):
         with torch.random.fork_rng():
             found = _outermost({r.block_path for r in find_routers(model)})
@@ -130,17 +172,65 @@ def _modules_by_row(
 def _rowed(forward: Any, path: str, current: list[Layout | None], stats: RowStats) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         layout = current[0]
-        if layout is None or layout.n < 2:
+        if layout is None or not layout.divides:
             return forward(*args, **kwargs)
+        out = None
         current[0] = None  # inside, one row is all there is
         try:
-            out = module_rows(forward, layout, args, kwargs)
-            if out is None:
-                stats.whole[path] += 1
-                return forward(*args, **kwargs)
+            if kwargs.get("past_key_values") is None:
+                with contextlib.suppress(RuntimeError, IndexError):  # shapes that do not split
+                    out = module_rows(forward, layout, args, kwargs)
         finally:
             current[0] = layout
+        if out is None:
+            stats.whole[path] += 1
+            return forward(*args, **kwargs)
         stats.calls[path] += 1
         return out
 
     return run
+
+
+def module_rows(forward: Any, layout: Layout, args: Any, kwargs: Any) -> Any:
+    """Call ``forward`` once a row with that row's real tokens and join what it returns (tensors,
+    tuples, None); None where arguments or results do not split by rows."""
+    values = {**dict(enumerate(args)), **kwargs}
+    splits = {k: _module_split(v, layout) for k, v in values.items() if isinstance(v, Tensor)}
+    if all(split.kind == "shared" for split in splits.values()):
+        return None
+    parts = []
+    for row in range(layout.n):
+        cut = {
+            k: cut_row(v, splits[k], layout, row) if k in splits else v for k, v in values.items()
+        }
+        named = {k: v for k, v in cut.items() if isinstance(k, str)}
+        parts.append(forward(*(cut[i] for i in range(len(args))), **named))
+    return _joined(parts, layout)
+
+
+def _joined(parts: list[Any], layout: Layout) -> Any:
+    first = parts[0]
+    if isinstance(first, (tuple, list)):
+        columns = [_joined(list(c), layout) for c in zip(*parts, strict=True)]
+        given = zip(columns, first, strict=True)
+        return None if any(c is None and f is not None for c, f in given) else type(first)(columns)
+    if not isinstance(first, Tensor):
+        return first
+    sizes = [len(real) for real in layout.real]
+    if first.dim() == 0:
+        return first
+    if all(p.shape[0] == 1 for p in parts):
+        if first.dim() > 1 and [p.shape[1] for p in parts] == sizes:
+            return _spread([p[0] for p in parts], layout)
+        return torch.cat(parts) if len({p.shape for p in parts}) == 1 else None
+    if [p.shape[0] for p in parts] == sizes:
+        return _spread(parts, layout).flatten(0, 1)
+    return None
+
+
+def _spread(parts: list[Tensor], layout: Layout) -> Tensor:
+    """(tokens, ...) of each row to (rows, length, ...); zeros at padding."""
+    whole = parts[0].new_zeros(layout.n, layout.length, *parts[0].shape[1:])
+    for row, part in enumerate(parts):
+        whole[row, list(layout.real[row])] = part
+    return whole

@@ -67,7 +67,32 @@ def cut_row(t: Tensor, split: Split, layout: Layout, row: int) -> Tensor:
     part = t if split.kind == "one" else t[row : row + 1]
     for axis, keys in split.axes:
         part = _take(part, axis, _pick(layout, row, keys, int(t.shape[axis])))
+    part = laid_out_as(part, t)
     return part.flatten(0, 1) if split.kind == "fold" else part
+
+
+def laid_out_as(part: Tensor, whole: Tensor) -> Tensor:
+    """``part``, a cut of ``whole``, with the strides that it would have as a tensor of its own.
+
+    Which kernel runs may depend on strides (``at::matmul`` folds the leading axes only where they
+    are dense), those of axes of size 1 included, and a cut keeps those of the batch. The order of
+    the axes and the room that a view leaves beside each axis are those of ``whole``.
+    """
+    sizes, strides = part.shape, whole.stride()
+    if 0 in sizes or 0 in strides:
+        return part
+    order = sorted(range(part.dim()), key=lambda axis: -strides[axis])
+    wanted = list(part.stride())
+    for outer, inner in zip(reversed(order[:-1]), reversed(order[1:]), strict=True):
+        room, rest = divmod(strides[outer], strides[inner])
+        if rest or room < whole.shape[inner]:
+            return part
+        wanted[outer] = wanted[inner] * (room - whole.shape[inner] + sizes[inner])
+    if tuple(wanted) == part.stride():
+        return part
+    if all(size == 1 or a == b for size, a, b in zip(sizes, wanted, part.stride(), strict=True)):
+        return part.as_strided(sizes, wanted, part.storage_offset())
+    return torch.empty_strided(sizes, wanted, dtype=part.dtype, device=part.device).copy_(part)
 
 
 def _take(t: Tensor, axis: int, pick: Pick) -> Tensor:
