@@ -100,7 +100,8 @@ def score(
 ) -> None:
     """Exit 0: target reached (or none given), 1: missed, 4: undecided."""
     from detdiag.commands.shared import command_line, parse_budget
-    from detdiag.score.job import Job, finish, score_case, score_demo, score_endpoint, score_model
+    from detdiag.score.job import Job, finish
+    from detdiag.score.live import score_case, score_demo, score_endpoint, score_model
     from detdiag.score.plan import parse_question
 
     wanted = demo or demo_fault is not None

@@ -9,7 +9,7 @@ from typing import Final
 from detdiag.errors import DetdiagError
 from detdiag.evidence.observation import Observation
 from detdiag.score import bound
-from detdiag.score.score import Question, runs_for_units
+from detdiag.score.gate import Question, runs_for_units
 from detdiag.score.units import units_per_cycle
 
 CONDITIONS: Final = ("solo", "batch", "load")
@@ -130,8 +130,8 @@ class Watch:
         """``reached``, ``missed`` or nothing, on everything seen so far."""
         if self.question.target is None:
             return ""
+        from detdiag.score.gate import decide
         from detdiag.score.sample import sample_of
-        from detdiag.score.score import decide
         from detdiag.score.units import units_of
 
         sample = sample_of(self.observations)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from detdiag.score.compare import compare
 from detdiag.score.findings import compare_lines
+from detdiag.score.gate import Question
 from detdiag.score.resample import bootstrap_mean, clopper_pearson_lower, sign_flip
 from detdiag.score.sample import sample_of
-from detdiag.score.score import Question, score
+from detdiag.score.score import score
 from detdiag.score.words import speaker
 from tests.score.make import solo
 

@@ -139,3 +139,20 @@ def test_demo_faults_are_listed(
 ) -> None:
     done = detdiag(monkeypatch, capsys, "score", "--demo-fault", "list")
     assert done.code == 0 and "batch-effect" in done.out
+
+
+def test_a_redacted_record_holds_no_text_and_scores_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    kept, out = tmp_path / "r.ndjson", tmp_path / "s.json"
+    done = detdiag(
+        monkeypatch, capsys, "score", "--demo-fault", "sampling", "--runs", 4, "--redact", "prompts",
+        "-o", kept, "-o", out,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    lines = [json.loads(line) for line in kept.read_text("utf-8").splitlines()]
+    texts = [line["output"]["text"] for line in lines if line["type"] == "observation"]
+    assert len(texts) == 24 and all(text.startswith("[redacted") for text in texts)
+    again = detdiag(monkeypatch, capsys, "score", "--case", kept, "--json", "--quiet")
+    before, after = json.loads(out.read_text()), json.loads(again.out)
+    assert after["summary"]["agreement"] == before["summary"]["agreement"]

@@ -13,9 +13,10 @@ import pytest
 
 from detdiag.score import plots, words
 from detdiag.score.compare import compare
+from detdiag.score.gate import Question
 from detdiag.score.html import render_html
 from detdiag.score.sample import sample_of
-from detdiag.score.score import Question, score
+from detdiag.score.score import score
 from detdiag.score.write import render
 from tests.score.make import observed, solo
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from detdiag.score.answers import last_number_in
+from detdiag.score.gate import Question
 from detdiag.score.sample import sample_of
-from detdiag.score.score import Question, score
+from detdiag.score.score import score
 from detdiag.score.words import sentence, speaker, with_words
 from tests.score.make import observed, solo
 
