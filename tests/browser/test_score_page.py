@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from detdiag.score.compare import compare
+from detdiag.score.gate import Question
 from detdiag.score.html import render_html
 from detdiag.score.sample import sample_of
-from detdiag.score.score import Question, score
+from detdiag.score.score import score
 from detdiag.score.words import with_words
 from tests.score.make import observed
 
