@@ -146,8 +146,8 @@ def test_a_redacted_record_holds_no_text_and_scores_the_same(
 ) -> None:
     kept, out = tmp_path / "r.ndjson", tmp_path / "s.json"
     done = detdiag(
-        monkeypatch, capsys, "score", "--demo-fault", "sampling", "--runs", 4, "--redact", "prompts",
-        "-o", kept, "-o", out,
+        monkeypatch, capsys, "score", "--demo-fault", "sampling", "--runs", 4,
+        "--redact", "prompts", "-o", kept, "-o", out,
     )  # fmt: skip
     assert done.code == 0, done.err
     lines = [json.loads(line) for line in kept.read_text("utf-8").splitlines()]
