@@ -61,7 +61,9 @@ SCENARIOS: dict[str, Scenario] = {
     "load-text-only": Scenario(
         _one(load_share=0.5, logprobs="rejected"), ("batch",), share=0.3, latent=True
     ),
-    "load-no-metrics": Scenario(_one(load_share=0.5, metrics=False), ("batch",), share=0.8),
+    "load-no-metrics": Scenario(
+        _one(load_share=0.5, metrics=False, base_s=0.05), ("batch",), share=0.8
+    ),
     "prefix-cache": Scenario(_one(prefix_cache=True, warm_path=True), ("batch",), share=0.9),
     "replica-by-connection": Scenario(_one(replicas=2), ("version",), share=0.8),
     "replica-labelled": Scenario(
