@@ -22,7 +22,7 @@ from detdiag.report.safe import looks_like_command
 
 SENTENCE_KEYS: Final = frozenset(
     "sentence would_change why title reason summary action command cost verify note notes evidence "
-    "limits metric unit conditions level_because".split()
+    "limits metric unit conditions level_because statement".split()
 )
 """Keys of a report under which a text is a sentence of detdiag's own."""
 _LEFT_ALONE: Final = frozenset({"fingerprint", "outputs", "effective_params", "target", "tool"})
