@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import os
 import random
 import shlex
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from detdiag import __version__
+from detdiag.engine.endpoint_record import capability_rows, facts_of, header
 from detdiag.engine.phase_progress import PhaseProgress, progress_for
 from detdiag.errors import DetdiagError
 from detdiag.evidence.case import Case, ProbeStatus
@@ -26,11 +25,10 @@ from detdiag.probes.endpoint import PHASES, EndpointContext, Phase
 from detdiag.probes.endpoint.baseline import Baseline, changed_facts
 from detdiag.probes.endpoint.context import PhaseOver
 from detdiag.probes.endpoint.plan import EndpointPlan
-from detdiag.targets.endpoint import Capabilities, EndpointError, EndpointTarget
+from detdiag.targets.endpoint import EndpointError, EndpointTarget
 from detdiag.targets.prompts import Prompt
 from detdiag.verdict.endpoint.masking import masked
 
-FACTOR_LAYERS: Final = {"connection": "version", "session": "version"}
 MOE_REASON: Final = "which experts answered cannot be seen from outside; run on the model's folder"
 DONE: Final = "done"
 
@@ -104,10 +102,10 @@ async def _diagnose(run: EndpointRun, progress: PhaseProgress, earlier: Case | N
         progress.started("capabilities", run.plan.budget_s)
         await _explore(run)
         progress.finished("capabilities", "", 0.0)
-        with RecordWriter(run.record_path, _header(run), append=run.resume) as record:
+        with RecordWriter(run.record_path, header(run), append=run.resume) as record:
             rows = _finished_rows(earlier)
             walk = _Walk(run, record, progress, rows, earlier)
-            record.write(("capabilities", _capability_rows(run)))
+            record.write(("capabilities", capability_rows(run)))
             await _phases(walk, start + run.plan.budget_s)
             _close(walk)
     finally:
@@ -234,7 +232,7 @@ def _with_baseline(walk: _Walk, context: EndpointContext) -> None:
     walk.record.write_line({"type": "start", "layer": "phase:baseline"})
     for one in walk.run.baseline.observations:
         context.keep(one)
-    facts = _facts(walk.run.targets[0].capabilities)
+    facts = facts_of(walk.run.targets[0].capabilities)
     changed = changed_facts(walk.run.baseline.facts, facts)
     if changed is not None:
         walk.record.write(changed)
@@ -282,68 +280,3 @@ def _status(walk: _Walk, layer: Layer) -> ProbeStatus:
     elif any(r["state"] == "cut short" and r["phase"] == "load" for r in mine):
         state = "out_of_budget"
     return ProbeStatus(layer, state, "; ".join(dict.fromkeys(reasons)))
-
-
-def _header(run: EndpointRun) -> dict[str, Any]:
-    plan, main = run.plan, run.targets[0]
-    temperature = run.template.get("temperature", "the server's default")
-    return {
-        "tool": {"name": "detdiag", "version": __version__},
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "target": {
-            "kind": "endpoint",
-            "name": ", ".join(t.name for t in run.targets),
-            "model": main.model,
-            "engine": main.capabilities.family,
-            "prompts": len(run.prompts),
-        },
-        "fingerprint": _facts(main.capabilities),
-        "factor_layers": dict(FACTOR_LAYERS),
-        "method": {
-            "conditions": (
-                f"requests with temperature {temperature}: idle on several connections, bursts "
-                f"of {', '.join(map(str, sorted(set(plan.first_look))))} among idle blocks, cold "
-                "and warm prefix cache"
-            ),
-            "replicas": len(run.targets),
-            "max_requests": plan.max_requests,
-            "max_new_tokens": plan.max_new_tokens,
-            "budget_s": plan.budget_s,
-            "seed": plan.seed,
-            "command": run.command,
-            "limits": _limits(run),
-        },
-    }
-
-
-def _limits(run: EndpointRun) -> list[str]:
-    out = [
-        "seen from outside: a pool of replicas behind one address and the load of other tenants "
-        "look alike unless labels, connections or the server's own counters part them"
-    ]
-    if len(run.targets) > 1:
-        out.append("bursts, cold cache and connections were tried on the first URL only")
-    if run.prompts_given > len(run.prompts):
-        out.append(
-            f"{len(run.prompts)} of {run.prompts_given} prompts were used, so that each gets "
-            "enough repeats within --max-requests"
-        )
-    return out
-
-
-def _facts(capabilities: Capabilities) -> dict[str, Any]:
-    """What the server says about itself, as flat facts."""
-    out: dict[str, Any] = {}
-    for source, facts in capabilities.info.items():
-        for name, value in facts.items():
-            out[f"{source}.{name}"] = value
-    return out
-
-
-def _capability_rows(run: EndpointRun) -> list[dict[str, Any]]:
-    several = len(run.targets) > 1
-    return [
-        {**({"server": target.name} if several else {}), **row}
-        for target in run.targets
-        for row in target.capabilities.rows()
-    ]

@@ -23,8 +23,10 @@ from typing import Any
 
 from detdiag.errors import DetdiagError
 from detdiag.targets.endpoint.address import Address, parse_address
-from detdiag.targets.endpoint.capabilities import Capabilities, Capability
-from detdiag.targets.endpoint.client import Client, EndpointError, Limits, Reply, Retry
+from detdiag.targets.endpoint.capabilities import Capabilities
+from detdiag.targets.endpoint.client import Client
+from detdiag.targets.endpoint.exchange import EndpointError, Limits, Reply, Retry
+from detdiag.targets.endpoint.information import Capability
 from detdiag.targets.endpoint.target import EndpointTarget, with_context, with_factors
 
 __all__ = [

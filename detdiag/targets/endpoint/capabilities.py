@@ -11,38 +11,12 @@ from typing import Any, Final, Literal
 
 from detdiag.evidence.adapters import bodies
 from detdiag.targets.endpoint import wire
-from detdiag.targets.endpoint.client import Client, EndpointError, Reply
+from detdiag.targets.endpoint.client import Client
+from detdiag.targets.endpoint.exchange import EndpointError
+from detdiag.targets.endpoint.information import Capability, State, family_of, information
 from detdiag.targets.prompts import Prompt
 
 LADDER: Final = (20, 8, 5, 1)
-State = Literal["yes", "refused", "absent", "error"]
-INFO_PATHS: Final = {
-    "version": "/version",
-    "props": "/props",
-    "server_info": "/get_server_info",
-    "ollama_version": "/api/version",
-    "tgi_info": "/info",
-    "metrics": "/metrics",
-    "models": "v1:/models",
-}
-_INFO_FIELDS: Final = (
-    "version", "build_info", "total_slots", "model_path", "model_alias", "n_ctx", "model_id",
-    "model_dtype", "docker_label", "sha", "served_model_name", "disable_radix_cache",
-    "max_running_requests", "enable_deterministic_inference", "attention_backend", "tp_size",
-    "dp_size", "quantization", "kv_cache_dtype", "max_batch_total_tokens", "schedule_policy",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Capability:
-    """``state`` of one thing asked for; ``note`` says what the server answered."""
-
-    name: str
-    state: State
-    note: str = ""
-
-    def to_dict(self) -> dict[str, str]:
-        return {"name": self.name, "state": self.state, "note": self.note}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +51,7 @@ async def explore(
 
     Raises :class:`EndpointError` where neither chat nor completions answers at all.
     """
-    told, info, metrics = await _information(client)
+    told, info, metrics = await information(client)
     asked = dict(wire.fixed_fields(template)) | {"model": model}
     name = wire.length_field(template)
     chat, name = await _ladder(client, asked, prompt, name, chat=True)
@@ -85,7 +59,7 @@ async def explore(
     if chat.top is None and legacy.top is None:
         raise chat.error or EndpointError("no-answer", "neither chat nor completions answers")
     extras = await _extras(client, asked, prompt, name, chat.top is not None, legacy)
-    family = metrics or _family(info)
+    family = metrics or family_of(info)
     found = (
         Capability("chat completions", *chat.usable()),
         Capability("chat log-probabilities", chat.state, chat.note),
@@ -233,85 +207,3 @@ async def _continues(client: Client, body: Mapping[str, Any], name: str) -> Capa
             return Capability("continue_final_message", "absent", "an empty reply")
     note = f"prompt_tokens {counts[0]} and {counts[1]}"
     return Capability("continue_final_message", "yes", note)
-
-
-async def _information(
-    client: Client,
-) -> tuple[list[Capability], dict[str, Any], Any]:
-    found: list[Capability] = []
-    info: dict[str, Any] = {}
-    metrics = None
-    for name, path in INFO_PATHS.items():
-        shown = path.replace("v1:", "/v1")
-        try:
-            reply = await client.call("GET", path, retry=False, timeout_s=10.0)
-        except EndpointError as error:
-            if error.kind in ("unreachable", "spent"):
-                raise
-            found.append(Capability(shown, "error", error.message))
-            continue
-        if name == "metrics":
-            metrics = metrics_family(reply)
-            found.append(_metrics_capability(shown, reply, metrics))
-            continue
-        facts = _facts(reply)
-        usable = reply.status == 200 and bool(facts)
-        found.append(Capability(shown, "yes" if usable else "refused", f"HTTP {reply.status}"))
-        if usable:
-            info[name] = facts
-    return found, info, metrics
-
-
-def _facts(reply: Reply) -> dict[str, Any]:
-    if reply.status != 200:
-        return {}
-    try:
-        decoded = reply.json()
-    except EndpointError:
-        return {}
-    if isinstance(decoded, Mapping) and isinstance(decoded.get("data"), list):
-        entries = [e for e in decoded["data"] if isinstance(e, Mapping)]
-        owners = sorted({str(e.get("owned_by"))[:80] for e in entries[:20]})
-        return {"ids": [str(e.get("id"))[:200] for e in entries[:20]], "owned_by": owners}
-    if not isinstance(decoded, Mapping):
-        return {}
-    plain = {k: decoded[k] for k in _INFO_FIELDS if isinstance(decoded.get(k), (str, int, float))}
-    return {k: v[:200] if isinstance(v, str) else v for k, v in plain.items()}
-
-
-def metrics_family(reply: Reply) -> Any:
-    """Whose metrics these are, from the names of their series."""
-    if reply.status != 200:
-        return None
-    text = reply.body.decode("utf-8", "replace")
-    for needle, name in (
-        ("vllm:num_requests_running", "vllm"),
-        ("sglang:num_running_reqs", "sglang"),
-        ("llamacpp:requests_processing", "llamacpp"),
-        ("tgi_batch_current_size", "tgi"),
-    ):
-        if needle in text:
-            return name
-    return None
-
-
-def _metrics_capability(shown: str, reply: Reply, family: str | None) -> Capability:
-    if reply.status != 200:
-        return Capability(shown, "refused", f"HTTP {reply.status}")
-    if family is None:
-        return Capability(shown, "absent", "no gauge of running requests that is known")
-    return Capability(shown, "yes", f"names of {family}")
-
-
-def _family(info: Mapping[str, Any]) -> str | None:
-    owners = " ".join(info.get("models", {}).get("owned_by", ())).lower()
-    for needle in ("vllm", "sglang", "llamacpp"):
-        if needle in owners:
-            return needle
-    if "props" in info:
-        return "llamacpp"
-    if "server_info" in info:
-        return "sglang"
-    if "tgi_info" in info:
-        return "tgi"
-    return "ollama" if "ollama_version" in info and "version" not in info else None

@@ -16,7 +16,8 @@ from detdiag.evidence.observation import Observation, Output
 from detdiag.targets.endpoint import wire
 from detdiag.targets.endpoint.address import Address
 from detdiag.targets.endpoint.capabilities import Capabilities, explore
-from detdiag.targets.endpoint.client import Client, EndpointError, Reply
+from detdiag.targets.endpoint.client import Client
+from detdiag.targets.endpoint.exchange import EndpointError, Reply
 from detdiag.targets.prompts import Prompt
 
 Api = Literal["chat", "completions"]

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from detdiag.targets.endpoint.client import Client, EndpointError
+from detdiag.targets.endpoint.client import Client
+from detdiag.targets.endpoint.exchange import EndpointError
 
 GAUGES: Final = {
     "vllm": "vllm:num_requests_running",
