@@ -18,8 +18,10 @@ Each server is started as::
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.endpoint.command import Done, detdiag_run
@@ -41,15 +43,51 @@ def diagnose(folder: Path, *urls: str, request: dict[str, object] | None = None)
     return done
 
 
-def test_load_in_bfloat16_is_batch_with_a_witness(tmp_path: Path, smollm2: Path) -> None:
-    with vllm(smollm2, tmp_path / "log") as url:
+def moves_under_load(url: str) -> bool:
+    """By another road: does any reply in 3 rounds of 24 concurrent requests leave the idle one?"""
+    body = {
+        "model": NAME,
+        "messages": [{"role": "user", "content": STORY}],
+        "temperature": 0,
+        "max_tokens": 12,
+        "logprobs": True,
+        "top_logprobs": 20,
+    }
+
+    def ask(index: int | None = None) -> object:
+        filler = " ".join(f"word{index}-{i}" for i in range(10 + 9 * (index or 0)))
+        mine = {"messages": [{"role": "user", "content": filler}]} if index is not None else {}
+        reply = httpx.post(f"{url}/v1/chat/completions", json={**body, **mine}, timeout=600)
+        return reply.json()["choices"][0]["logprobs"]
+
+    idle = [ask() for _ in range(3)]
+    assert idle[0] == idle[1] == idle[2], "the server does not repeat itself when idle"
+    for _ in range(3):
+        with ThreadPoolExecutor(24) as pool:
+            replies = list(pool.map(ask, [None if i % 2 else i for i in range(24)]))
+        if any(reply != idle[0] for reply in replies[1::2]):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_load_is_batch_with_a_witness_where_it_moves_anything(
+    dtype: str, tmp_path: Path, smollm2: Path
+) -> None:
+    """Which kernels follow the batch depends on the processor: with AVX2 alone none of vLLM 0.32
+    does, and then a load effect must not be claimed."""
+    with vllm(smollm2, tmp_path / "log", "--dtype", dtype) as url:
+        moves = moves_under_load(url)
         done = diagnose(tmp_path, url)
     verdict = done.verdict
-    assert (verdict["status"], verdict["layer"]) == ("attributed", "batch"), verdict["sentence"]
-    assert verdict["rule"] == "batch.load-sensitive" and "witness" in verdict["sentence"]
     assert done.report is not None
     idle = [c for c in done.report["data"]["controls"] if c["n"] >= 10]
     assert idle and all(c["k"] == 0 for c in idle), "idle repeats are not clean"
+    if not moves:
+        assert verdict["layer"] is None, verdict["sentence"]
+        return
+    assert (verdict["status"], verdict["layer"]) == ("attributed", "batch"), verdict["sentence"]
+    assert verdict["rule"] == "batch.load-sensitive" and "witness" in verdict["sentence"]
 
 
 def test_sampling_defaults_of_a_folder_are_config(tmp_path: Path, smollm2: Path) -> None:
@@ -70,14 +108,17 @@ def test_two_servers_with_other_weights_are_version(tmp_path: Path, smollm2: Pat
 
 
 def test_prefix_cache_off_and_on(tmp_path: Path, smollm2: Path) -> None:
-    """With the cache off nothing may be blamed on it; with it on, its phase must have run."""
+    """With the cache off nothing may be blamed on it; with it on, its phase must have run. The
+    prompt is longer than one block of 128 tokens, so that there is something to find."""
     model = copied(smollm2, tmp_path / "model")
+    notes = " ".join(f"Note {number}: the lamp was lit at dusk." for number in range(30))
+    long = [{"role": "system", "content": notes}, {"role": "user", "content": STORY}]
     rules = {}
     for name, option in (("off", "--no-enable-prefix-caching"), ("on", "--enable-prefix-caching")):
         folder = tmp_path / name
         folder.mkdir()
         with vllm(model, folder / "log", option) as url:
-            done = diagnose(folder, url)
+            done = diagnose(folder, url, request={"messages": long, "temperature": 0})
         assert done.report is not None, done.shown
         rules[name] = {
             finding["rule"]: finding["outcome"]
@@ -85,4 +126,4 @@ def test_prefix_cache_off_and_on(tmp_path: Path, smollm2: Path) -> None:
             for finding in layer["findings"]
         }
     assert rules["off"].get("batch.prefix-reuse") != "failed", rules
-    assert "batch.prefix-reuse" in rules["on"], rules
+    assert rules["on"].get("batch.prefix-reuse") in ("passed", "failed"), rules
