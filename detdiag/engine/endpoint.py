@@ -253,8 +253,25 @@ def _close(walk: _Walk) -> None:
                 + "; ".join(f"{n} x {why}" for why, n in Counter(failures).most_common(3)),
             )
         )  # fmt: skip
+    retried = _retried(walk)
+    if retried is not None:
+        walk.record.write(retried)
     for layer in LAYERS:
         walk.record.write(_status(walk, layer))
+
+
+def _retried(walk: _Walk) -> Finding | None:
+    """How many replies came only after retries, and why; each reply says so itself, too."""
+    kept = walk.context.observations if walk.context is not None else []
+    tries = [(o.response or {}).get("context", {}).get("retries") or [] for o in kept]
+    reasons = Counter(str(one.get("why")) for told in tries for one in told)
+    if not reasons:
+        return None
+    return Finding(
+        "config", "endpoint.retries", "not_applicable",
+        f"{sum(map(bool, tries))} of {len(tries)} replies came after retries: "
+        + "; ".join(f"{n} x {why}" for why, n in reasons.most_common(3)),
+    )  # fmt: skip
 
 
 def _status(walk: _Walk, layer: Layer) -> ProbeStatus:

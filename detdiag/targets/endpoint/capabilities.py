@@ -186,24 +186,29 @@ async def _token_ids(client: Client, path: str, body: Mapping[str, Any]) -> Capa
 
 
 async def _continues(client: Client, body: Mapping[str, Any], name: str) -> Capability:
-    """An assistant message that ends the request is only a prefix if the prompt grows by its
-    tokens and no turn: two lengths of the prefix tell."""
-    counts = []
-    for prefix in ("", " one one one"):
-        last = {"role": "assistant", "content": "one" + prefix}
-        probe = {
-            **body,
-            "messages": [*body["messages"], last],
-            "continue_final_message": True,
-            "add_generation_prompt": False,
-        }
-        try:
-            _, decoded = await client.post_json(wire.CHAT, probe)
-        except EndpointError as error:
-            return Capability("continue_final_message", "refused", error.message)
-        usage = decoded.get("usage") if isinstance(decoded, Mapping) else None
-        counts.append((usage or {}).get("prompt_tokens"))
-        if not bodies.outputs(decoded):
-            return Capability("continue_final_message", "absent", "an empty reply")
-    note = f"prompt_tokens {counts[0]} and {counts[1]}"
-    return Capability("continue_final_message", "yes", note)
+    """Is an assistant message at the end a prefix to go on from? Then two short words make the
+    prompt longer by themselves; a server that closes the turn adds its marks, too."""
+    kind = "continue_final_message"
+    last = {"role": "assistant", "content": "one two"}
+    longer = {
+        **body,
+        "messages": [*body["messages"], last],
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+    }
+    try:
+        _, plain = await client.post_json(wire.CHAT, body)
+        _, continued = await client.post_json(wire.CHAT, longer)
+    except EndpointError as error:
+        return Capability(kind, "refused", error.message)
+    before, after = _prompt_tokens(plain), _prompt_tokens(continued)
+    if not bodies.outputs(continued) or before is None or after is None:
+        return Capability(kind, "absent", "no answer or no token count to check it by")
+    note = f"two words more: prompt_tokens {before} and {after}"
+    return Capability(kind, "yes" if 0 < after - before <= 3 else "absent", note)
+
+
+def _prompt_tokens(decoded: Any) -> int | None:
+    usage = decoded.get("usage") if isinstance(decoded, Mapping) else None
+    found = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
+    return found if isinstance(found, int) else None
