@@ -167,6 +167,7 @@ def _finish(
     import datetime
 
     from detdiag.gate import publish
+    from detdiag.gate.baseline import read_earlier
     from detdiag.gate.judge import judge
     from detdiag.gate.required import required_layers
     from detdiag.verdict import decide
@@ -178,6 +179,7 @@ def _finish(
         today=datetime.date.today(),
         required=required_layers(settings, case),
         live=live,
+        earlier=read_earlier(settings.get("baseline")),
     )
     publish.publish(
         report,

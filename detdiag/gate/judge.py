@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from detdiag.gate.baseline import Earlier
 from detdiag.gate.decision import decide_gate
 from detdiag.gate.levels import Level
 from detdiag.gate.model import OPEN, Gate, Row
@@ -35,6 +36,7 @@ class _Judgement:
     today: datetime.date
     required: Sequence[str]
     place: str | None
+    earlier: Earlier | None = None
     used: set[Waiver] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
@@ -46,12 +48,14 @@ def judge(
     today: datetime.date,
     required: Sequence[str],
     live: bool,
+    earlier: Earlier | None = None,
 ) -> tuple[Gate, dict[str, Any]]:
     """``(gate, report)``: the report with levels and waivers on its findings and the gate in it.
 
-    ``required`` names the layers that must be settled; ``live`` says that runs were compared.
+    ``required`` names the layers that must be settled; ``live`` says that runs were compared;
+    ``earlier`` is the baseline's report, where it is one.
     """
-    state = _Judgement(settings, report, today, required, _place(settings))
+    state = _Judgement(settings, report, today, required, _place(settings), earlier)
     items: list[Row] = []
     layers: list[dict[str, Any]] = []
     for layer in LAYERS:
@@ -65,6 +69,8 @@ def judge(
         items.append(_repeats_row(state))
     items += _expired_rows(state)
     _note_unused(state)
+    if earlier is not None:
+        state.notes += [f"gone since the baseline: {rule}" for rule in earlier.gone(report)]
     gate = decide_gate(report, settings, items, state.notes, live)
     return gate, {**report, "layers": layers, "gate": gate.to_dict()}
 
@@ -101,6 +107,8 @@ def _weighed(
     out["level"] = level
     if why:
         out["level_because"] = why
+    if state.earlier is not None and finding.get("outcome") == "failed":
+        out["baseline_state"] = state.earlier.state(layer, finding)
     if level == "error":
         waiver = _waiver(state, [w for w in state.settings.waivers if w.covers(layer, finding)])
         if waiver is not None:
@@ -155,6 +163,9 @@ def _finding_row(layer: Layer, finding: Mapping[str, Any], required: bool) -> Ro
     waiver = finding.get("waiver")
     waived = bool(waiver) and not mapping(waiver).get("expired")
     where = finding.get("where")
+    since = {"new": " (new against the baseline)", "unchanged": " (also in the baseline)"}.get(
+        str(finding.get("baseline_state")), ""
+    )
     subject = f" ({finding['subject']})" if finding.get("subject") else ""
     rule = str(finding.get("rule"))
     name = rule if rule.startswith(f"{layer}.") else f"{layer}: {rule}"
@@ -163,7 +174,7 @@ def _finding_row(layer: Layer, finding: Mapping[str, Any], required: bool) -> Ro
         layer,
         required,
         "waived" if waived else "failed",
-        str(finding.get("summary") or ""),
+        str(finding.get("summary") or "") + since,
         waiver,
         rule,
         str(where) if where else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,15 @@ import pytest
 from detdiag.errors import Exit
 from detdiag.evidence.case import ProbeStatus
 from detdiag.evidence.finding import Finding
+from detdiag.gate.baseline import read_earlier
+from detdiag.gate.judge import judge
 from detdiag.gate.publish import exit_code
 from detdiag.gate.settings import read_file, resolve
 from detdiag.layers import LAYERS
+from detdiag.report import render
 from detdiag.verdict.stats import zero_bound
 from tests.gate.build import (
+    TODAY,
     case_report,
     failing,
     gate_of,
@@ -276,3 +281,30 @@ def test_an_inconclusive_gate_says_what_would_settle_it() -> None:
     ]
     gate, _ = gate_of(report, settings(profile="pr", model="m"), required=(), live=True)
     assert gate.decision == "GO" and gate.next == ()
+
+
+def test_against_a_baseline_report_findings_are_new_unchanged_or_gone(tmp_path: Path) -> None:
+    old = static_report(failing(subject="temperature"), failing("input", "input.bytes-differ"))
+    path = tmp_path / "signed-off.json"
+    path.write_text(json.dumps(old))
+    earlier = read_earlier(str(path))
+    assert earlier is not None
+    now = static_report(
+        failing(subject="temperature"), failing("version", "version.weights-changed")
+    )
+    gate, shown = judge(
+        now, settings(profile="quick"), today=TODAY, required=(), live=False, earlier=earlier
+    )
+    states = {
+        f["rule"]: f.get("baseline_state") for layer in shown["layers"] for f in layer["findings"]
+    }
+    assert states == {
+        "config.sampling-still-on": "unchanged",
+        "version.weights-changed": "new",
+    }
+    assert gate.notes == ("gone since the baseline: input.bytes-differ",)
+    results = json.loads(render(shown, "sarif"))["runs"][0]["results"]
+    assert {r["ruleId"]: r["baselineState"] for r in results} == states
+    path.write_text(json.dumps({"schema": "detdiag.fingerprint/1", "weights_digest": "x"}))
+    assert read_earlier(str(path)) is None and read_earlier(None) is None
+    assert read_earlier("record.ndjson") is None
