@@ -101,7 +101,7 @@ async def _diagnose(run: EndpointRun, progress: PhaseProgress, earlier: Case | N
     try:
         progress.started("capabilities", run.plan.budget_s)
         await _explore(run)
-        progress.finished("capabilities", "", 0.0)
+        progress.finished("capabilities", "", time.monotonic() - start)
         with RecordWriter(run.record_path, header(run), append=run.resume) as record:
             rows = _finished_rows(earlier)
             walk = _Walk(run, record, progress, rows, earlier)
