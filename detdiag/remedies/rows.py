@@ -19,7 +19,7 @@ from detdiag.trace.splitting import Split, _module_split, cut_row
 LEAVES: Final = "leaves"
 ELEMENTWISE: Final = frozenset(
     "aten.silu aten.sigmoid aten.gelu aten.tanh aten.exp aten.softplus aten.erf aten.log "
-    "aten.cos aten.sin aten.rsqrt aten.pow aten.mish aten.log1p aten.exp2 aten.elu".split()
+    "aten.cos aten.sin aten.mish aten.log1p aten.exp2 aten.elu".split()
 )
 """Functions whose last elements a CPU computes by another routine than whole vectors: which ones
 those are depends on the number of elements in the call and on the threads that share it."""
@@ -76,6 +76,8 @@ def row_invariant(
         yield stats
 
 
+_SCORES: Final = frozenset({"aten.logsumexp", "aten.log_softmax"})
+"""Reductions over keys that attention with a gate or a sink may use beside softmax."""
 _SOFTMAX: Final = frozenset({"aten.softmax", "aten._softmax"})
 
 
@@ -85,6 +87,9 @@ class _Rows(RowWise):
 
     def _split(self, op: str, name: str, t: Tensor, layout: Layout) -> Split:
         split = super()._split(op, name, t, layout)
+        scores = op in _SCORES and t.dim() == 4 and tuple(t.shape[2:]) == (layout.length, layout.kv)
+        if scores and split.kind == "batch":
+            return Split("batch", ((2, False), (3, True)))
         if op not in ELEMENTWISE or split.kind not in ("batch", "one") or split.axes:
             return split
         for keys, size in ((False, layout.length), (True, layout.kv)):

@@ -158,6 +158,46 @@ def split_by_token_count(model: Any, path: str) -> Iterator[None]:
         yield
 
 
+FAMILIES = (
+    "gpt_oss",  # attention sinks
+    "llama4_text",  # a block that returns its routing beside the output
+    "gemma4_text",  # experts that hang on the layer itself
+    "granitemoe_swa",  # log-sum-exp over the keys
+    "laguna",  # a gate of a few features a token
+    "deepseek_v3",
+    "gemma2",
+    "bloom",
+    "qwen3",
+)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families(family: str) -> None:
+    from tests.moe.families import tiny_model
+
+    model = tiny_model(family).eval()
+    rows = [[x % 90 + 2 for x in row] for row in ROWS]
+    for side in ("left", "right"):
+        plain, held = equal_to_solo(model, rows, padding_side=side)
+        assert plain < 4 and held == 4
+
+
+def test_a_cut_has_the_strides_of_a_tensor_of_its_own() -> None:
+    from detdiag.trace.splitting import laid_out_as
+
+    def of(n: int, length: int) -> list[torch.Tensor]:
+        x = torch.arange(n * length * 24.0).reshape(n, length, 24)
+        heads = x.view(n, length, 4, 6).transpose(1, 2)
+        return [x, heads, x[..., 8:16], heads[..., :-1], x.transpose(1, 2)]
+
+    for whole, own, axis in zip(of(3, 7), of(1, 5), (1, 2, 1, 2, 2), strict=True):
+        cut = laid_out_as(whole[1:2].narrow(axis, 2, 5), whole)
+        assert (cut.shape, cut.stride()) == (own.shape, own.stride())
+        assert torch.equal(cut, whole[1:2].narrow(axis, 2, 5))
+    mask = torch.ones(1, 1, 5).expand(3, 4, 5)
+    assert laid_out_as(mask[:1], mask).stride() == mask[:1].stride()
+
+
 def test_unknown_module_is_an_error() -> None:
     with (
         pytest.raises(AttributeError),
