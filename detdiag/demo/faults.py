@@ -7,6 +7,7 @@ has to arrive; nothing on the way tells it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 from collections.abc import Callable, Iterator
@@ -56,8 +57,6 @@ PLANTS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 """Module path (empty: the model itself) and the class of ``detdiag.demo.faulty`` in front of it.
 A fault that is not here lies in files, not in arithmetic."""
 
-_SERVED: Final[list[Any]] = []
-
 
 def serving(name: str) -> Patch:
     """Serve a model batch-invariantly, with the modules of fault ``name`` replaced, while open."""
@@ -79,7 +78,7 @@ def serve(name: str, model: Any) -> None:
     """:func:`serving` for as long as the process lives, as a server would."""
     context = serving(name)(model)
     context.__enter__()
-    _SERVED.append(context)
+    atexit.register(context.__exit__, None, None, None)
 
 
 def _dense(name: str, **fields: Any) -> DemoCase:
