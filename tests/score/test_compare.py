@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detdiag.score.compare import compare
@@ -23,6 +23,7 @@ def _score(outputs: dict[str, list[str]]) -> dict[str, Any]:
     return score(sample_of(solo(outputs)), Question())
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(-3, 3), min_size=2, max_size=8))
 def test_sign_flip_enumerates_every_sign(changes: list[int]) -> None:
     found = sign_flip([float(c) for c in changes])

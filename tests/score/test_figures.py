@@ -71,6 +71,7 @@ def test_long_texts_are_compared_in_fewer_pairs() -> None:
     assert similarity.translation_pairs(100) == 300 and similarity.translation_pairs(50_000) == 20
 
 
+@settings(deadline=None, max_examples=60)
 @given(TEXTS)
 def test_forks_and_hazard_are_counts_over_all_pairs(outputs: list[str]) -> None:
     """Every pair walked token by token; all outputs end by themselves, so a shorter one that is
@@ -129,6 +130,7 @@ def test_survival_lets_ended_pairs_leave_the_count() -> None:
     assert forks.survival(met) == ([0, 3, 5], [1.0, 0.5, 0.5])
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
 def test_common_prefix(a: list[int], b: list[int]) -> None:
     from os.path import commonprefix

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detdiag.score.pairs import (
@@ -27,6 +27,7 @@ def _pairs(runs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(a, b) for (a, i), (b, j) in combinations(runs, 2) if i != j]
 
 
+@settings(deadline=None, max_examples=60)
 @given(RUNS)
 def test_agreement_is_the_share_of_equal_pairs_of_different_bursts(
     runs: list[tuple[str, str]],
@@ -37,6 +38,7 @@ def test_agreement_is_the_share_of_equal_pairs_of_different_bursts(
     assert (agreement(cell_of(runs)) is None) == (expected is None)
 
 
+@settings(deadline=None, max_examples=60)
 @given(RUNS)
 def test_inside_counts_the_other_pairs(runs: list[tuple[str, str]]) -> None:
     pairs = [(a, b) for (a, i), (b, j) in combinations(runs, 2) if i == j]
@@ -46,6 +48,7 @@ def test_inside_counts_the_other_pairs(runs: list[tuple[str, str]]) -> None:
         assert found == pytest.approx(sum(a == b for a, b in pairs) / len(pairs))
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.sampled_from("abcd"), min_size=2, max_size=30))
 def test_without_bursts_it_is_the_published_formula(outputs: list[str]) -> None:
     n = len(outputs)
@@ -69,6 +72,7 @@ def test_agreement_has_no_bias_at_any_number_of_runs() -> None:
         assert mean == pytest.approx(0.49 + 0.04 + 0.01)
 
 
+@settings(deadline=None, max_examples=60)
 @given(RUNS, RUNS)
 def test_mixing_conditions_weighs_them_equally(
     left: list[tuple[str, str]], right: list[tuple[str, str]]
@@ -86,6 +90,7 @@ def test_mixing_conditions_weighs_them_equally(
     assert found == pytest.approx(expected)
 
 
+@settings(deadline=None, max_examples=60)
 @given(RUNS, RUNS)
 def test_the_weights_of_the_pairs_sum_to_one_and_give_the_same_agreement(
     left: list[tuple[str, str]], right: list[tuple[str, str]]
