@@ -106,11 +106,30 @@ async def _diagnose(run: EndpointRun, progress: PhaseProgress, earlier: Case | N
             rows = _finished_rows(earlier)
             walk = _Walk(run, record, progress, rows, earlier)
             record.write(("capabilities", capability_rows(run)))
+            _compare_replicas(walk)
             await _phases(walk, start + run.plan.budget_s)
             _close(walk)
     finally:
         for target in run.targets:
             await target.client.aclose()
+
+
+def _compare_replicas(walk: _Walk) -> None:
+    """What the servers say about themselves, side by side."""
+    facts = [facts_of(target.capabilities) for target in walk.run.targets]
+    for number, other in enumerate(facts[1:], start=2):
+        apart = [
+            f"{name} is {facts[0][name]} on server 1 and {other[name]} on server {number}"
+            for name in sorted(facts[0].keys() & other.keys())
+            if facts[0][name] != other[name]
+        ]
+        if apart:
+            walk.record.write(
+                Finding(
+                    "version", "version.replica-facts-differ", "inconclusive",
+                    "; ".join(apart[:4]), "medium",
+                )
+            )  # fmt: skip
 
 
 async def _explore(run: EndpointRun) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from detdiag.evidence.case import Case
 from detdiag.evidence.finding import Evidence, Finding, Remedy
@@ -75,6 +76,7 @@ def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, knobs_r
         chosen = explaining.label == "replica" and int(case.method.get("replicas") or 1) > 1
         sure: Confidence = "confirmed" if chosen else "likely"
         finding = route_finding(explaining, tests.p[explaining.label], chosen=chosen)
+        finding = _with_facts(finding, case, "version.replica-facts-differ") if chosen else finding
         named.append((finding, sure))
         now = regroup(now, explaining.label)
         samples = regroup(samples, explaining.label)
@@ -84,7 +86,7 @@ def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, knobs_r
     findings += _repeating(now) if steady else []
     more, told, opened = _arms(case, tests, steady)
     told = told if logprobs else [_of_text(f) for f in told]
-    named += more
+    named += _jointly(more)
     findings += told
     if not steady:
         extra, opened = _restless(case, now, tests, logprobs=logprobs, knobs_ran=knobs_ran)
@@ -180,6 +182,30 @@ def _arms(
             if not steady and finding.outcome == "failed":
                 told[-1] = unsettled(finding)
     return named, told, opened
+
+
+def _with_facts(finding: Finding, case: Case, rule: str) -> Finding:
+    """What the servers say of themselves otherwise, where they say it."""
+    told = next((f.summary for f in case.findings if f.rule == rule), None)
+    return finding if told is None else replace(finding, summary=f"{finding.summary}; {told}")
+
+
+_TOO: Final = {
+    "batch.load-sensitive": "bursts change the answers too",
+    "batch.prefix-reuse": "a cold prefix cache changes them too",
+}
+
+
+def _jointly(named: Sequence[Named]) -> list[Named]:
+    """Load and cache that both change the answers name each other."""
+    if len(named) < 2:
+        return list(named)
+    out = []
+    for finding, sure in named:
+        others = [_TOO[f.rule] for f, _ in named if f.rule != finding.rule and f.rule in _TOO]
+        summary = "; ".join([finding.summary, *others])
+        out.append((replace(finding, summary=summary), sure))
+    return out
 
 
 def _of_text(finding: Finding) -> Finding:
@@ -283,9 +309,8 @@ def _sessions(case: Case, samples: Sequence[Sample], tests: _Tests) -> list[Name
         return []
     idle = [s for s in samples if s.arm == "idle"]
     before = sum(s.session != "now" for s in idle)
-    told = [f for f in case.findings if f.rule == "version.server-facts-changed"]
-    what = f"; {told[0].summary}" if told else ""
-    finding = drift_finding(found, tests.p["session"], before, len(idle) - before, what)
+    finding = drift_finding(found, tests.p["session"], before, len(idle) - before)
+    finding = _with_facts(finding, case, "version.server-facts-changed")
     return [(finding, "likely")]
 
 

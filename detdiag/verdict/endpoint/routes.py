@@ -141,12 +141,12 @@ def change_point(samples: Sequence[Sample]) -> ChangePoint | None:
     return best if best is not None and earliest <= latest else None
 
 
-def drift_finding(found: Route, p: float, before: int, now: int, what: str) -> Finding:
+def drift_finding(found: Route, p: float, before: int, now: int) -> Finding:
     """Against a baseline record: each session repeats itself and they differ."""
     return Finding(
         "version", "version.drift", "failed",
         f"the answers differ from the baseline record's: {before} replies then and {now} now, each "
-        f"repeating itself (p = {p:.2g}){what}",
+        f"repeating itself (p = {p:.2g})",
         "high", subject="session",
         evidence=(
             Evidence("replies of the baseline", before),
