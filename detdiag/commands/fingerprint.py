@@ -76,7 +76,8 @@ def fingerprint(
         )
     whole = followed or (len(models) == 1 and not given and not urls)
     sources = of_paths([*given, *models], threads, machine=whole)
-    sources += of_servers(urls, model_name, api_key_env, header or [])
+    if urls:
+        sources += of_servers(urls, model_name, api_key_env, header or [])
     if history is not None:
         _follow(history, sources, as_json)
     if baseline is not None:

@@ -10,7 +10,6 @@ from typing import Any, Final
 from detdiag.evidence.observation import Observation
 from detdiag.targets.endpoint import EndpointError, EndpointTarget
 from detdiag.targets.prompts import Prompt
-from detdiag.verdict.endpoint.numerics import fingerprint as read_numerics
 
 PROBES: Final = (
     Prompt("capital", "What is the capital of France? Answer in one word."),
@@ -97,7 +96,9 @@ async def _tokenize(target: EndpointTarget, text: str) -> list[int]:
 
 def _arithmetic(observations: Iterable[Observation]) -> dict[str, Any]:
     """Type of the logits and the steps of their lattice, read from the values themselves."""
-    found = read_numerics(observations)
+    from detdiag.verdict.endpoint.numerics import fingerprint  # brings pandas with its package
+
+    found = fingerprint(observations)
     return {
         "output_dtype": found.dtype,
         "lattice_steps_nat": [step for step, _ in found.steps],
