@@ -32,6 +32,8 @@ class Scenario:
     """The behaviour after a baseline was recorded."""
     says: str = ""
     """Words that the report must hold whenever it abstains."""
+    quick: bool = True
+    """Part of the default run."""
 
 
 def _one(**fields: Any) -> Callable[[int], tuple[Behaviour, ...]]:
@@ -42,8 +44,8 @@ SCENARIOS: dict[str, Scenario] = {
     "healthy": Scenario(_one(), share=0.95),
     "healthy-rounded": Scenario(_one(logprobs="rounded"), share=0.95),
     "healthy-text-only": Scenario(_one(logprobs="rejected"), share=0.95),
-    "healthy-logprobs-ignored": Scenario(_one(logprobs="ignored"), share=0.95),
-    "healthy-prefix-cache": Scenario(_one(prefix_cache=True), share=0.95),
+    "healthy-logprobs-ignored": Scenario(_one(logprobs="ignored"), share=0.95, quick=False),
+    "healthy-prefix-cache": Scenario(_one(prefix_cache=True), share=0.95, quick=False),
     "healthy-with-ties": Scenario(_one(tie_share=0.2), share=0.95),
     "sampling": Scenario(_one(temperature=1.0), ("config",), share=0.95),
     "sampling-cold": Scenario(
@@ -56,8 +58,10 @@ SCENARIOS: dict[str, Scenario] = {
         _one(ties="random", tie_share=0.1), ("decode",), ("decode.exact-tie",), 0.8, latent=True
     ),
     "load-half": Scenario(_one(load_share=0.5), ("batch",), share=0.9),
-    "load-tenth": Scenario(_one(load_share=0.1), ("batch",), share=0.3, latent=True),
-    "load-rounded": Scenario(_one(load_share=0.5, logprobs="rounded"), ("batch",), share=0.9),
+    "load-tenth": Scenario(_one(load_share=0.1), ("batch",), share=0.3, latent=True, quick=False),
+    "load-rounded": Scenario(
+        _one(load_share=0.5, logprobs="rounded"), ("batch",), share=0.9, quick=False
+    ),
     "load-text-only": Scenario(
         _one(load_share=0.5, logprobs="rejected"), ("batch",), share=0.3, latent=True
     ),
@@ -84,7 +88,11 @@ SCENARIOS: dict[str, Scenario] = {
         _one(), ("version",), share=0.9, later=lambda seed: Behaviour(seed=seed + 1000)
     ),
     "drift-kernel": Scenario(
-        _one(), ("version",), share=0.8, later=lambda seed: Behaviour(seed=seed, kernel="b")
+        _one(),
+        ("version",),
+        share=0.8,
+        later=lambda seed: Behaviour(seed=seed, kernel="b"),
+        quick=False,
     ),
     "drift-none": Scenario(_one(), share=0.95, later=lambda seed: Behaviour(seed=seed)),
 }
