@@ -1,7 +1,8 @@
 """Every cause through the whole command: right or abstaining, never wrong, often enough right.
 
-The default run takes most causes, and of each seeds until one is right, at most three. ``DETDIAG_STUB_SEEDS=20``
-runs that many of each and demands the stated share of right verdicts (about half an hour).
+The default run takes most causes, and of each seeds until one is right, at most three.
+``DETDIAG_STUB_SEEDS=20`` runs that many of every cause and demands the stated share of right
+verdicts (about half an hour).
 """
 
 from __future__ import annotations
