@@ -70,9 +70,12 @@ def _views(sample: Sample, parser: Parser | None, seed: int) -> dict[str, list[P
     for query in sample.queries:
         measured = Measured()
         found = {c: cells[query, c] for c in sample.conditions if (query, c) in cells}
-        views[ALL].append(figures_of(query, list(found.values()), parser, measured, seed))
+        every = figures_of(query, list(found.values()), parser, measured, seed)
+        views[ALL].append(every)
         for name, runs in found.items():
-            views[name].append(figures_of(query, [runs], parser, measured, seed))
+            alone = len(found) == 1
+            one = every if alone else figures_of(query, [runs], parser, measured, seed)
+            views[name].append(one)
     return views
 
 
