@@ -63,7 +63,7 @@ def test_help_does_not_import_pandas_or_rich() -> None:
 
 
 def test_audit_imports_only_what_it_uses() -> None:
-    """One file is audited in 0.4 s, start to finish; each of these packages costs too much of it."""
+    """One file is audited in 0.4 s, start to finish; each of these costs too much of it."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "detdiag", "audit", str(CASE / "request.json")],
         capture_output=True,

@@ -34,7 +34,7 @@ def _rules_of(node: ast.AST) -> Iterator[ast.expr]:
         yield node.value
 
 
-RULES = sorted({rule: module for rule, module in named_rules()}.items())
+RULES = sorted(dict(named_rules()).items())
 
 
 def test_the_scan_finds_the_rules() -> None:
