@@ -261,13 +261,13 @@ def _close(walk: _Walk) -> None:
     """Outcome of each layer, and what went wrong on the way."""
     if walk.stopped is not None:
         walk.record.write(
-            Finding("config", "endpoint.stopped", "inconclusive", walk.stopped, "high")
+            Finding("config", "config.calls-stopped", "inconclusive", walk.stopped, "high")
         )
     failures = walk.context.failures if walk.context is not None else []
     if failures:
         walk.record.write(
             Finding(
-                "config", "endpoint.failed-calls", "not_applicable",
+                "config", "config.calls-failed", "not_applicable",
                 f"{len(failures)} calls gave no answer and were left out: "
                 + "; ".join(f"{n} x {why}" for why, n in Counter(failures).most_common(3)),
             )
@@ -287,7 +287,7 @@ def _retried(walk: _Walk) -> Finding | None:
     if not reasons:
         return None
     return Finding(
-        "config", "endpoint.retries", "not_applicable",
+        "config", "config.calls-retried", "not_applicable",
         f"{sum(map(bool, tries))} of {len(tries)} replies came after retries: "
         + "; ".join(f"{n} x {why}" for why, n in reasons.most_common(3)),
     )  # fmt: skip

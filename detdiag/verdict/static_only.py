@@ -77,7 +77,7 @@ def _verdict(case: Case, failed: list[Finding], layers: tuple[LayerReport, ...])
 
 def _no_reply(case: Case, ruled_out: tuple[Layer, ...], untested: tuple[Layer, ...]) -> Verdict:
     """A server that never gave a reply to compare."""
-    stopped = next((f.summary for f in case.findings if f.rule == "endpoint.stopped"), "")
+    stopped = next((f.summary for f in case.findings if f.rule == "config.calls-stopped"), "")
     command = str(case.method.get("command") or "detdiag run --endpoint URL --model-name M")
     return Verdict(
         "inconclusive",

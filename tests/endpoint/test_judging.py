@@ -104,7 +104,7 @@ def test_a_sole_tenant_makes_it_the_operator() -> None:
 
     chance = random.Random(1)
     mixed = tuple(reply(chance.choice("abc"), unit=f"i{i // 4}") for i in range(40))
-    told = Finding("version", "endpoint.tenancy", "not_applicable", "", data={"sole_tenant": True})
+    told = Finding("version", "version.server-tenancy", "not_applicable", "", data={"sole_tenant": True})
     case = Case(
         mixed, (told,), target={"kind": "endpoint"}, factor_layers={"connection": "version"}
     )

@@ -189,7 +189,7 @@ async def _tenancy_end(context: EndpointContext, before: tuple[float, int] | Non
     sole = counted == ours
     context.emit(
         Finding(
-            "version", "endpoint.tenancy", "not_applicable",
+            "version", "version.server-tenancy", "not_applicable",
             f"the server's counter rose by {counted} while {ours} requests were sent"
             + (": nobody else uses it, and it alone answers" if sole else ""),
             evidence=(Evidence("requests counted by the server", counted, ours, "requests"),),

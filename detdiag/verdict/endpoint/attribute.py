@@ -152,7 +152,7 @@ def _opened(
         return judged.open
     if hidden.ids:
         return masked_open(case, hidden)
-    stopped = next((f for f in case.findings if f.rule == "endpoint.stopped"), None)
+    stopped = next((f for f in case.findings if f.rule == "config.calls-stopped"), None)
     if stopped is not None:
         return stopped_open(case, stopped.summary, len(trials))
     cut = next((p for p in case.probes if p.state == "out_of_budget"), None)
