@@ -72,13 +72,14 @@ def layer_list(text: str | None) -> tuple[str, ...] | None:
 def finish(case: Case, record: Path | None = None, *, sinks: Sinks) -> None:
     """Decide, write every output, print the summary, and leave with the verdict's exit code."""
     from detdiag.report import write_outputs
+    from detdiag.report.outputs import hide_record
     from detdiag.report.redact import redact as redact_report
     from detdiag.report.text import print_summary
     from detdiag.verdict import decide
 
     if record is not None:
         known = {**case.series.get("reproduce", {}), "command": case.method.get("command")}
-        sha = case.series.get("record", {}).get("sha256")
+        sha = hide_record(record, sinks.redact)
         case = replace(case, series={**case.series, "reproduce": {**known, "record_sha256": sha}})
     if "command" not in case.method:
         case = replace(case, method={**case.method, "command": command_line()})

@@ -38,8 +38,11 @@ def exit_code(gate: Gate) -> Exit:
 def publish(report: Mapping[str, Any], sinks: Sinks) -> None:
     """Write every file, then the terminal lines, then what GitHub Actions reads."""
     from detdiag.report import write_outputs
+    from detdiag.report.outputs import hide_record
     from detdiag.report.redact import redact
 
+    if sinks.record is not None:
+        hide_record(sinks.record, sinks.redact)
     outputs = [*sinks.outputs, *([Path("-")] if sinks.json else [])]
     written = write_outputs(
         report,

@@ -110,3 +110,13 @@ def record_bytes(path: str | Path, record: Path | None, redact: str) -> bytes:
     lines = [obj for _, obj in iter_lines(record)]
     hide = redactor_for(lines, redact)
     return b"".join(dumps(hide(obj)).encode("utf-8", "surrogatepass") + b"\n" for obj in lines)
+
+
+def hide_record(record: Path, redact: str) -> str:
+    """Rewrite a finished live record as ``redact`` wants it, so that nothing readable is left
+    beside redacted reports; returns the SHA-256 of what is there now."""
+    from detdiag.evidence.record import sha256_file
+
+    if redact != "none":
+        put(record, record_bytes(record, record, redact))
+    return sha256_file(record)

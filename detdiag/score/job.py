@@ -89,6 +89,7 @@ class Job:
 
 def finish(job: Job, seen: Evidence, method: Mapping[str, Any], record: Path | None) -> Exit:
     """Score, compare, write every output, print the summary; the exit code of the status."""
+    from detdiag.report.outputs import hide_record
     from detdiag.report.redact import redact
     from detdiag.score.text import print_summary
     from detdiag.score.words import with_words
@@ -97,7 +98,9 @@ def finish(job: Job, seen: Evidence, method: Mapping[str, Any], record: Path | N
     if job.compare is not None:
         made["compare"] = _compared(job, load_evidence(job.compare), seen)
     shown = redact(with_words(made), job.redact)
-    others = [p for p in job.outputs if p != record or job.redact != "none"]
+    others = [p for p in job.outputs if p != record]
+    if record is not None:
+        hide_record(record, job.redact)
     written = write_all(
         shown,
         others,
