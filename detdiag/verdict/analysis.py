@@ -35,6 +35,12 @@ class Analysis:
         return sum(c.n for c in self.controls)
 
     @property
+    def always_restless(self) -> bool:
+        """Identical runs differ under every condition: no condition is where answers differ."""
+        tested = [c for c in self.controls if c.n]
+        return bool(tested) and all(c.k for c in tested)
+
+    @property
     def largest(self) -> int:
         """Most observations of one query under one condition."""
         return max((c.largest for c in self.controls), default=0)

@@ -98,9 +98,8 @@ def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
     causes += _residue(analysis, causes, held)
     causes = _with_static(case, static, config + causes, analysis)
     named = [b for c in strong for b in (c.bundle,)] + [c.bundle for c in contributors]
-    confounded = tuple(
-        kept for s, _ in analysis.confounded(named) if (kept := _without_symptoms(s))
-    )
+    apart = [] if analysis.always_restless else analysis.confounded(named)
+    confounded = tuple(kept for s, _ in apart if (kept := _without_symptoms(s)))
     joint = _same_input(confounded, analysis) if not causes else None
     if joint is not None:
         causes, confounded = [joint], ()

@@ -302,3 +302,16 @@ def test_passive_logs_never_confirm_and_never_pin_the_server() -> None:
     by_replica = observe({"replica": ["a", "b"]}, lambda f, r, q: f["replica"])
     found = verdict(by_replica, method={"passive": True})
     assert (found["layer"], found["confidence"]) == ("version", "suspected")
+
+
+def test_runs_that_never_repeat_are_not_said_to_differ_only_between_conditions() -> None:
+    """Every condition's own control fails, so no pair of conditions is where answers differ."""
+    draw = random.Random(3)
+    rows = [
+        *observe({"batch_size": [1], "padded_length": [8]}, lambda f, r, q: f"v{draw.random()}"),
+        *observe({"batch_size": [3], "padded_length": [19]}, lambda f, r, q: f"v{draw.random()}"),
+    ]
+    found = verdict(rows)
+    assert "only where" not in found["sentence"]
+    assert found["confounded"] == []
+    assert found["layer"] != "batch"
