@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from detdiag.moe.discover import find_routers, may_have_experts
 from detdiag.trace.calls import Layout, eager_inference
 from detdiag.trace.modules import Frame, tracked
-from detdiag.trace.rows import ROW_OPS, RowStats, RowWise, _layout_of, constants_of
-from detdiag.trace.splitting import Split, _module_split, cut_row
+from detdiag.trace.rows import ROW_OPS, RowStats, RowWise, constants_of, layout_of
+from detdiag.trace.splitting import Split, cut_row, module_split
 
 LEAVES: Final = "leaves"
 ELEMENTWISE: Final = frozenset(
@@ -64,7 +64,7 @@ def row_invariant(
 
     def enter(frame: Frame, arguments: Any) -> None:
         if frame.path == "":
-            current[0] = _layout_of(*arguments)
+            current[0] = layout_of(*arguments)
 
     paths = _paths(model, modules)
     with (
@@ -200,7 +200,7 @@ def module_rows(forward: Any, layout: Layout, args: Any, kwargs: Any) -> Any:
     """Call ``forward`` once a row with that row's real tokens and join what it returns (tensors,
     tuples, None); None where arguments or results do not split by rows."""
     values = {**dict(enumerate(args)), **kwargs}
-    splits = {k: _module_split(v, layout) for k, v in values.items() if isinstance(v, Tensor)}
+    splits = {k: module_split(v, layout) for k, v in values.items() if isinstance(v, Tensor)}
     if all(split.kind == "shared" for split in splits.values()):
         return None
     parts = []

@@ -16,7 +16,7 @@ from detdiag.trace.oplog import Trace
 from detdiag.trace.recorder import record
 from detdiag.trace.rerun import prove_rerun
 from detdiag.trace.result import Effect, Proof, Source
-from detdiag.trace.rows import ROW_OPS, RowStats, row_by_row, row_invariant
+from detdiag.trace.rows import ROW_OPS, RowStats, row_by_row
 
 __all__ = [
     "ROW_OPS",
@@ -41,7 +41,6 @@ __all__ = [
     "prove_rerun",
     "record",
     "row_by_row",
-    "row_invariant",
     "ulp_distance",
     "ulp_size",
 ]

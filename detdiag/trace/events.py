@@ -138,7 +138,7 @@ def _remedy(source: Source) -> Remedy | None:
     if source.kind == "numerics":
         return Remedy(
             "run this operator one row at a time, or run the model at batch 1",
-            command="with detdiag.trace.row_invariant(model): model.generate(...)",
+            command="with detdiag.remedies.row_invariant(model): model.generate(...)",
             cost="about one forward for each row",
         )
     if source.kind == "positions":

@@ -1,4 +1,4 @@
-"""Run operators one row at a time: the intervention, and batch-invariant inference for users.
+"""Run operators one row at a time: the intervention that :mod:`detdiag.remedies` offers to users.
 
 Each row is computed at the shape it would have alone: its own slice of the batch, and of that the
 real tokens only. Padding positions keep what the whole batch computed there: no real token reads
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detdiag.trace.calls import ForwardCall, Layout, eager_inference
+from detdiag.trace.calls import ForwardCall, Layout
 from detdiag.trace.modules import Frame, ModuleStack, tracked
 from detdiag.trace.schema import op_info, tensors_in
 from detdiag.trace.splitting import Split, cut_row, join_rows, output_split, token_axes
@@ -208,37 +208,7 @@ def row_by_row(
             yield stats
 
 
-@contextmanager
-def row_invariant(
-    model: nn.Module, ops: Collection[str] = ROW_OPS, *, stats: RowStats | None = None
-) -> Iterator[RowStats]:
-    """Batch-invariant inference: each row gets the bits it would get alone.
-
-    While the context is open, forwards and ``generate`` of ``model`` run the operators in ``ops``
-    one row at a time, on real tokens only. It works on any device, without gradients, and costs
-    about what running the rows one after the other would. Raises :class:`DetdiagError` while a
-    CUDA graph is captured.
-    """
-    stats = stats or RowStats()
-    current: list[Layout | None] = [None]
-
-    def enter(frame: Frame, arguments: Any) -> None:
-        if frame.path == "":
-            current[0] = _layout_of(*arguments)
-
-    if torch.is_grad_enabled() and any(p.requires_grad for p in model.parameters()):
-        with torch.no_grad(), row_invariant(model, ops, stats=stats) as inner:
-            yield inner
-        return
-    with eager_inference(), tracked(model, enter=enter) as stack:
-        mode = RowWise(
-            lambda name, _: name in ops, lambda: current[0], stack, stats, constants_of(model)
-        )
-        with mode:
-            yield stats
-
-
-def _layout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout | None:
+def layout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout | None:
     """Layout of a model's own forward arguments, a growing cache included."""
     lead = kwargs.get("input_ids")
     if lead is None:

@@ -178,7 +178,7 @@ def module_rows(forward: Callable[..., Any], layout: Layout, args: Any, kwargs: 
     """Call a module's ``forward`` once for each row with that row's real tokens and join the
     results; None where the arguments or results cannot be split."""
     values = {**dict(enumerate(args)), **kwargs}
-    splits = {k: _module_split(v, layout) for k, v in values.items() if isinstance(v, Tensor)}
+    splits = {k: module_split(v, layout) for k, v in values.items() if isinstance(v, Tensor)}
     lead = next((k for k, s in splits.items() if s.kind != "shared"), None)
     if lead is None:
         return None
@@ -192,7 +192,7 @@ def module_rows(forward: Callable[..., Any], layout: Layout, args: Any, kwargs: 
     return join_rows(parts, splits[lead], layout, values[lead])
 
 
-def _module_split(t: Tensor, layout: Layout) -> Split:
+def module_split(t: Tensor, layout: Layout) -> Split:
     if t.dim() > 1 and t.shape[0] == layout.n:
         token = t.dim() > 2 and t.shape[1] == layout.length
         return Split("batch", ((1, False),) if token else ())

@@ -104,7 +104,8 @@ def test_a_sole_tenant_makes_it_the_operator() -> None:
 
     chance = random.Random(1)
     mixed = tuple(reply(chance.choice("abc"), unit=f"i{i // 4}") for i in range(40))
-    told = Finding("version", "version.server-tenancy", "not_applicable", "", data={"sole_tenant": True})
+    sole = {"sole_tenant": True}
+    told = Finding("version", "version.server-tenancy", "not_applicable", "", data=sole)
     case = Case(
         mixed, (told,), target={"kind": "endpoint"}, factor_layers={"connection": "version"}
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from detdiag.trace import ForwardCall, RowStats, bit_equal, row_invariant
+from detdiag.remedies import row_invariant
+from detdiag.trace import ForwardCall, RowStats, bit_equal
 from tests.trace.planted import ROW, batch, gpt2, llama
 
 OTHER = [[9, 8, 7, 6, 5], [1] * 17, [50 + i for i in range(11)]]
