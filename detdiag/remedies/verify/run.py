@@ -172,7 +172,8 @@ def outcome_of(before: Mapping[str, Any], after: Mapping[str, Any], kind: str) -
         return "reduced", "identical runs still differ among themselves"
     if k1 < k0 * n1 / n0 and p <= (FEWER_BY_CHANCE if chance else 0.05):
         return "reduced", "fewer pairs differ"
-    if before["flips"] and not after["flips"]:
+    flips = fisher_greater(before["flips"], before["positions"], after["flips"], after["positions"])
+    if before["flips"] and not after["flips"] and (not chance or flips <= FEWER_BY_CHANCE):
         return "reduced", "bits still differ, no arg-max token flips any more"
     small = before["max_abs_logit"] and after["max_abs_logit"] < before["max_abs_logit"] / 8
     if small:
