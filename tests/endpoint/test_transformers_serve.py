@@ -22,7 +22,9 @@ from detdiag.demo import DEMO_PROMPTS, demo_path
 from tests.endpoint.command import Done, detdiag_run
 
 MISSING = [
-    m for m in ("fastapi", "uvicorn", "openai", "pydantic") if not importlib.util.find_spec(m)
+    m
+    for m in ("fastapi", "uvicorn", "openai", "pydantic", "accelerate")
+    if not importlib.util.find_spec(m)
 ]
 pytestmark = pytest.mark.skipif(
     bool(MISSING), reason=f"transformers serve needs {', '.join(MISSING)}: install the test extra"
