@@ -12,7 +12,15 @@ from detdiag.evidence.observation import Observation
 from detdiag.evidence.record import Event
 from detdiag.layers import Layer
 from detdiag.probes import batch_findings, batch_wording, free_runs, margins
-from detdiag.probes.batch_runs import ARM_REPEATS, base_runs, drift, history, sweep, tried_condition
+from detdiag.probes.batch_runs import (
+    ARM_REPEATS,
+    base_runs,
+    drift,
+    history,
+    padding_reserve,
+    sweep,
+    tried_condition,
+)
 from detdiag.probes.conditions import (
     Condition,
     detail_conditions,
@@ -101,7 +109,9 @@ def _details(
     vocab = int(trials.base.logits.shape[-1])
     reserve_s = 4 * bench(context).clock.forward_s(1 + size, len(trials.ref.row))
     for condition in detail_conditions(trials.ref, size, others, vocab, context.plan.seed):
-        yield from _kept_back(context, trials, condition, left, held, reserve_s)
+        padded = condition.padded_length > len(trials.ref.row)
+        keep_s = reserve_s + (padding_reserve(context, trials) if padded else 0.0)
+        yield from _kept_back(context, trials, condition, left, held, keep_s)
 
 
 def _kept_back(

@@ -12,6 +12,7 @@ from detdiag.probes import batch_wording
 from detdiag.probes.conditions import (
     AFTER_OTHERS,
     BASE,
+    PADDED,
     Condition,
     base_condition,
     size_conditions,
@@ -21,7 +22,7 @@ from detdiag.probes.interface import ProbeContext
 from detdiag.probes.repeatability import explain, pin_draws
 from detdiag.probes.runs import Reference, Run, bench, forced_observation, run_padded
 from detdiag.probes.stabiliser import Stabiliser, differing
-from detdiag.probes.trials import Trials
+from detdiag.probes.trials import Trials, harmless_padding
 from detdiag.targets.padding import Padded
 
 BASE_SHARE = 0.15
@@ -195,6 +196,18 @@ def drift(
         yield from sweep(context, trials, sizes, left)
 
 
+PROOF_FORWARDS = 18
+"""Solo forwards behind padding that a proof of padding takes with its placebos."""
+
+
+def padding_reserve(context: ProbeContext, trials: Trials) -> float:
+    """Seconds to keep back for proving the operator, once padding is seen to do harm."""
+    seen = trials.contrast(PADDED, BASE)
+    if seen is None or seen.bit_equal or harmless_padding(trials):
+        return 0.0
+    return bench(context).clock.forward_s(PROOF_FORWARDS, trials.conditions[PADDED].tokens)
+
+
 def sweep(
     context: ProbeContext, trials: Trials, sizes: list[int], left: list[str]
 ) -> Iterator[Event]:
@@ -204,5 +217,6 @@ def sweep(
     ordered = [*ordered[-1:], *ordered[:-1]]
     smallest = len(ordered[-1].rows) if ordered else 0
     reserve_s = 4 * bench(context).clock.forward_s(1 + smallest, len(trials.ref.row))
+    reserve_s += padding_reserve(context, trials)
     for place, condition in enumerate(ordered):
         yield from tried_condition(context, trials, condition, left, reserve_s if place > 1 else 0)

@@ -53,6 +53,7 @@ class Condition:
 
 
 BASE: Final = "solo"
+PADDED: Final = "padded left"
 
 
 def base_condition(ref: Reference) -> Condition:
@@ -79,13 +80,13 @@ def padding_conditions(ref: Reference) -> tuple[Condition, Condition]:
     """The prompt alone behind padding, left and right: as cheap as a solo run."""
     wide = len(ref.row) + EXTRA_PADDING
     return (
-        Condition("padded left", (ref.row,), wide, contrasts=(("padded_length", BASE),)),
+        Condition(PADDED, (ref.row,), wide, contrasts=(("padded_length", BASE),)),
         Condition(
             "padded right",
             (ref.row,),
             wide,
             padding_side="right",
-            contrasts=(("padding_side", "padded left"),),
+            contrasts=(("padding_side", PADDED),),
         ),
     )
 
@@ -111,7 +112,7 @@ def detail_conditions(
         f"{size_name}, padded",
         (ref.row,) * size,
         wide,
-        contrasts=(("padded_length", size_name), ("batch_size", "padded left")),
+        contrasts=(("padded_length", size_name), ("batch_size", PADDED)),
     )
     yield Condition(
         f"{size_name}, longer text",

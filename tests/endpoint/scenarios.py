@@ -45,7 +45,7 @@ SCENARIOS: dict[str, Scenario] = {
     "healthy-rounded": Scenario(_one(logprobs="rounded"), share=0.95),
     "healthy-text-only": Scenario(_one(logprobs="rejected"), share=0.95),
     "healthy-logprobs-ignored": Scenario(_one(logprobs="ignored"), share=0.95, quick=False),
-    "healthy-prefix-cache": Scenario(_one(prefix_cache=True), share=0.95, quick=False),
+    "healthy-prefix-cache": Scenario(_one(prefix_cache=True), share=0.85, quick=False),
     "healthy-with-ties": Scenario(_one(tie_share=0.2), share=0.95),
     "sampling": Scenario(_one(temperature=1.0), ("config",), share=0.95),
     "sampling-cold": Scenario(
