@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.running import NAME, llamacpp, named
+from tests.servers.running import llamacpp, named
 from tests.servers.test_vllm import STORY, diagnose
 
 pytestmark = pytest.mark.servers
@@ -32,9 +32,7 @@ def test_greedy_requests_are_not_accused_of_load(tmp_path: Path) -> None:
     """One slot, one request at a time: no batch effect can exist, and none may be claimed."""
     with llamacpp(Path(named("DETDIAG_GGUF")), tmp_path / "log") as url:
         done = diagnose(tmp_path, url)
-    assert done.verdict["rule"] != "batch.load-sensitive", done.verdict["sentence"]
-    assert done.verdict["status"] in ("clean", "inconclusive", "attributed")
-    print(NAME, done.verdict["sentence"])
+    assert done.verdict["status"] in ("clean", "inconclusive"), done.verdict["sentence"]
 
 
 def test_its_own_default_temperature_is_config(tmp_path: Path) -> None:
