@@ -190,11 +190,6 @@ def request_surface(engine: str, body: Mapping[str, object]) -> Surface:
     return SURFACES[_REQUEST_OF.get(engine, "any.request")]
 
 
-def own_name(surface: Surface, parameter: str) -> str:
-    """How ``surface`` spells a common parameter name."""
-    return surface.spelling.get(parameter, parameter)
-
-
 def common_name(surface: Surface, spelled: str) -> str:
     """The common name of a parameter that ``surface`` spells ``spelled``."""
     for common, own in surface.spelling.items():

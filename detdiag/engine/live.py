@@ -6,7 +6,6 @@ import datetime
 import shlex
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ __all__ = ["LiveRun", "default_record", "diagnose"]
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """Everything one live run needs. ``patch`` wraps the walk (a planted demo fault)."""
+    """Everything one live run needs."""
 
     target: LocalTarget
     plan: Plan
@@ -40,7 +39,6 @@ class LiveRun:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     resume: bool = False
     quiet: bool = False
-    patch: AbstractContextManager[Any] | None = None
     scratch: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -54,11 +52,10 @@ def diagnose(run: LiveRun) -> Case:
     progress = progress_for(run.quiet, run.plan.budget_s)
     try:
         with RecordWriter(run.record_path, _header(run), append=run.resume) as record:
-            with run.patch or nullcontext():
-                walk(
-                    run.target, run.plan, record, progress, selection,
-                    {**run.scratch, "fingerprint": run.fingerprint},
-                )  # fmt: skip
+            walk(
+                run.target, run.plan, record, progress, selection,
+                {**run.scratch, "fingerprint": run.fingerprint},
+            )  # fmt: skip
     except KeyboardInterrupt:
         kept = shlex.quote(str(run.record_path))
         print(f"kept {kept}; go on with: {run.command} --resume {kept}", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -102,8 +102,3 @@ def _one_line(error: Exception) -> str:
 def finished_layers(case: Case) -> tuple[str, ...]:
     """Layers that a record has finished; the others are walked again on resume."""
     return tuple(p.layer for p in case.probes if p.state in ("done", "not_applicable"))
-
-
-def required_probe_crashed(probes: Iterable[ProbeStatus]) -> bool:
-    """Did a probe that the verdict rests on (batch or operator) end in an error?"""
-    return any(p.state == "error" and p.layer in ("batch", "operator") for p in probes)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from typing import Final, cast
 
-from detdiag.layers import LAYERS, Layer
+from detdiag.layers import Layer
 from detdiag.probes.interface import Probe
 
 PROBES: Final[tuple[tuple[Layer, str, str], ...]] = (
@@ -36,10 +35,3 @@ def load_probe(layer: Layer) -> Probe:
     """The probe of ``layer``."""
     module, name = next((m, n) for known, m, n in PROBES if known == layer)
     return cast(Probe, getattr(importlib.import_module(module), name)())
-
-
-def iter_probes(layers: tuple[Layer, ...] = LAYERS) -> Iterator[Probe]:
-    """The probes of ``layers`` in the order of the walk."""
-    for layer in LAYERS:
-        if layer in layers:
-            yield load_probe(layer)

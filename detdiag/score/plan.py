@@ -12,7 +12,6 @@ from detdiag.score import bound
 from detdiag.score.gate import Question, runs_for_units
 from detdiag.score.units import units_per_cycle
 
-CONDITIONS: Final = ("solo", "batch", "load")
 LOOK_RUNS: Final = 12
 """Runs of each prompt under each condition between two looks at the bound, at least."""
 

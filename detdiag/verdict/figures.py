@@ -24,7 +24,11 @@ MAX_ROWS: Final = 60
 
 def figure_tables(case: Case, found: Attribution, status: str) -> dict[str, Any]:
     """Named tables; ``case.series`` may override them with what a probe measured itself."""
+    from detdiag.moe.recorded import routing_series
+
+    routing = routing_series(case.observations)
     return {
+        **({} if routing is None else {"routing": routing}),
         "ladder": ladder(found),
         "contrasts": [_contrast_row(c) for c in found.analysis.contrasts],
         "controls": [

@@ -44,15 +44,6 @@ def _text_differs(a: Output, b: Output) -> bool | None:
     return None if a.text is None or b.text is None else a.text != b.text
 
 
-def token_list(output: Output) -> tuple[object, ...] | None:
-    """Token ids, else the ids or strings of the positions."""
-    if output.token_ids is not None:
-        return output.token_ids
-    if output.positions:
-        return tuple(p.id if p.id is not None else p.token for p in output.positions)
-    return None
-
-
 def _tokens_differ(a: Output, b: Output) -> bool | None:
     left, right = _comparable_tokens(a, b)
     return None if left is None or right is None else left != right

@@ -41,7 +41,6 @@ _RACE: Final = (
     "operator.switch-cures",
     "moe.router-race",
 )
-_NUMERIC: Final = ("batch.", "operator.", "moe.")
 _RUN: Final = "detdiag run --model MODEL"
 
 WHITE_BOX: Final[tuple[Entry, ...]] = (

@@ -47,7 +47,7 @@ def walked(seed: int, world: World) -> Judged:
             ask("burst", f"burst-{number}", place, look=1, witness="metrics", running=8, size=8)
     samples = read_samples(found)
     return judge_arms(
-        Case(tuple(found), target={"kind": "endpoint"}), samples, logprobs=True, knobs_ran=False
+        Case(tuple(found), target={"kind": "endpoint"}), samples, logprobs=True, undrawn=True
     )
 
 

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,18 +100,70 @@ def test_connections_that_are_constant_in_themselves() -> None:
     assert found["confidence"] == "likely"
 
 
-def test_a_sole_tenant_makes_it_the_operator() -> None:
+def told_sole(replies: Sequence[Observation]) -> dict[str, Any]:
+    """The verdict where the server's counter shows that every request was ours."""
     from detdiag.evidence.finding import Finding
 
-    chance = random.Random(1)
-    mixed = tuple(reply(chance.choice("abc"), unit=f"i{i // 4}") for i in range(40))
     sole = {"sole_tenant": True}
     told = Finding("version", "version.server-tenancy", "not_applicable", "", data=sole)
-    case = Case(
-        mixed, (told,), target={"kind": "endpoint"}, factor_layers={"connection": "version"}
-    )
-    found = decide(case).to_dict()["verdict"]
+    layers = {"connection": "version"}
+    case = Case(tuple(replies), (told,), target={"kind": "endpoint"}, factor_layers=layers)
+    return decide(case).to_dict()["verdict"]
+
+
+def jitter(n: int) -> list[Observation]:
+    """One text whose log-probabilities move a little from reply to reply."""
+    chance = random.Random(1)
+    out = []
+    for i in range(n):
+        value = -0.1 - chance.choice((0.0, 0.002, 0.004))
+        top = (Candidate("a", None, value), Candidate("b", None, -3.0))
+        output = Output(text="a", positions=(Position("a", None, value, top),))
+        out.append(replace(reply("a", unit=f"i{i // 4}"), output=output))
+    return out
+
+
+def test_a_sole_tenant_makes_it_the_operator() -> None:
+    found = told_sole(jitter(40))
     assert (found["layer"], found["rule"]) == ("operator", "operator.not-repeatable")
+    assert verdict_of(jitter(40))["status"] == "inconclusive"
+
+
+def test_a_sole_tenant_seen_by_its_text_may_as_well_draw() -> None:
+    chance = random.Random(1)
+    found = told_sole([reply(chance.choice("abc"), unit=f"i{i // 4}") for i in range(40)])
+    assert found["status"] == "inconclusive"
+    assert set(found["confounded"]) == {"sampler", "operator"}
+
+
+def test_answers_that_go_with_cached_tokens_need_one_server_only() -> None:
+    """Two replicas of other versions count other cached tokens: the same record."""
+    replies = [
+        reply("ab"[i % 3 == 0], unit=f"i{i // 4}", cached_tokens=32 if i % 3 else 48)
+        for i in range(40)
+    ]
+    found = verdict_of(replies)
+    assert found["status"] == "inconclusive"
+    assert set(found["confounded"]) == {"cached_tokens", "replica"}
+    sole = told_sole(replies)
+    assert (sole["layer"], sole["rule"]) == ("batch", "batch.prefix-reuse")
+
+
+@pytest.mark.parametrize(("known", "outcome"), [(True, "passed"), (False, "skipped")])
+def test_a_cold_start_that_nobody_confirms_tests_nothing(known: bool, outcome: str) -> None:
+    from detdiag.verdict.endpoint.cache_arms import cache_finding, cache_result
+
+    rows = [
+        reply(
+            "a", arm="warm" if turn else "cold", unit=f"k{salt}",
+            context={"salt": f"k{salt}", "lever": "a leading line", "lever_known": known},
+        )
+        for salt in range(4)
+        for turn in range(4)
+    ]  # fmt: skip
+    result = cache_result(read_samples(rows))
+    assert result is not None
+    assert cache_finding(result, 1.0).outcome == outcome
 
 
 def test_one_change_in_time_is_no_accusation() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -321,8 +322,28 @@ def test_series_has_flip_map_load_and_sentence() -> None:
     assert table is not None
     assert table["changed"][1][:2] == [0, 1]
     assert table["load"][1]["dropped_right"] == 1
-    assert sum(table["load"][0]["left"]) == TOP_K * 1 or sum(table["load"][0]["left"]) % TOP_K == 0
+    chosen = Counter(e for r in base if r.block == 0 for e in r.experts)
+    assert table["load"][0]["left"] == [chosen[e] for e in range(EXPERTS)]
     assert "block 1 at position 1" in table["first_flip"]
+
+
+def test_a_recorded_case_has_the_flip_map_in_its_report() -> None:
+    """The table that a live routing trace shows, from evidence alone."""
+    from detdiag.evidence.case import Case
+    from detdiag.verdict import decide
+
+    base = clean_routes(13)
+    routes = {1: base, 8: change(base, (1, 1), drop)}
+    obs = [
+        observation(f"b{b}r{i}", routes[b], f"text {b}", batch_size=b, repeat=i)
+        for b in (1, 8)
+        for i in range(6)
+    ]
+    report = decide(Case(tuple(obs))).to_dict()
+    assert report["verdict"]["layer"] == "moe"
+    assert report["data"]["routing"]["changed"][1][:2] == [0, 1]
+    bare = [replace(o, routing=None) for o in obs]
+    assert "routing" not in decide(Case(tuple(bare))).to_dict()["data"]
 
 
 def test_recorded_analysis_never_imports_torch() -> None:

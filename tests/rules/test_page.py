@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detdiag.rules.decode_facts import COMPILED, all_facts, expected_tie_rate, load_source
+from detdiag.rules.decode_facts import COMPILED, all_facts, load_source
 from detdiag.rules.load import load_sources
 from detdiag.rules.page import rules_page
 
@@ -22,23 +22,3 @@ def test_the_decode_facts_are_the_source() -> None:
     assert json.loads(COMPILED.read_text()) == load_source()
     assert {"hf", "vllm", "sglang", "llamacpp"} <= set(all_facts())
     assert not all_facts()["mlc"].greedy_repeats
-
-
-def test_expected_ties_match_rounding_by_brute_force() -> None:
-    """Random logits rounded to a grid tie as often as the formula says."""
-    import random
-
-    rng = random.Random(0)
-    step = 2.0**-3  # bfloat16 between 16 and 32
-    tops, gaps, ties = [], [], 0
-    for _ in range(40_000):
-        top = rng.uniform(17, 31)
-        gap = rng.expovariate(4.0)
-        tops.append(top)
-        gaps.append(gap)
-        ties += round(top / step) == round((top - gap) / step)
-    expected = expected_tie_rate(tops, gaps, "bfloat16")
-    assert expected is not None
-    assert abs(ties / len(tops) - expected) < 0.006
-    assert expected_tie_rate([20.0], [0.2], "float32") == 0.0
-    assert expected_tie_rate([], [], "float16") is None

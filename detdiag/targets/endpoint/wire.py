@@ -95,11 +95,6 @@ def vector_digests(decoded: Any) -> tuple[str | None, str | None]:
     return _digest(rows[:1]), _digest(rows)
 
 
-def sent_values(decoded: Any) -> list[str]:
-    """Every log-probability of a reply as the server wrote it."""
-    return [text for entry in _logprob_entries(decoded) for _, text in _row(entry)]
-
-
 def _choice(decoded: Any) -> Mapping[str, Any]:
     choices = decoded.get("choices") if isinstance(decoded, Mapping) else None
     first = choices[0] if isinstance(choices, list) and choices else None

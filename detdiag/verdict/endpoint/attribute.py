@@ -46,8 +46,8 @@ def attribute_endpoint(case: Case, trials: Sequence[Observation]) -> Attribution
     if not any(f.outcome == "failed" and f.layer == "input" for f in gates):
         samples = read_samples(evidence, first_only=drawn)
         logprobs = any(o.output.positions for o in evidence)
-        knobs_ran = any(f.rule == KNOB_RULE for f in gates)
-        judged = judge_arms(case, samples, logprobs=logprobs, knobs_ran=knobs_ran)
+        cleared = any(f.rule == KNOB_RULE and f.outcome == "passed" for f in gates)
+        judged = judge_arms(case, samples, logprobs=logprobs, undrawn=logprobs or cleared)
         judged = replace(judged, open=None) if drawn else judged
     analysis = _shown(case, evidence, judged, bool(hidden.ids))
     named = [(f, _sure(f)) for f in gates if f.outcome == "failed"] + list(judged.named)

@@ -85,10 +85,14 @@ def cache_finding(result: CacheResult, p: float) -> Finding:
             else f"{counted} differ, too few to tell"
         )
         return Finding("batch", "batch.prefix-reuse", "inconclusive", why, evidence=evidence)
-    sure = "" if result.cold else "; nothing confirms that they were cold"
+    agree = f"cold and warm replies agree in {result.salts} of {result.salts} starts"
+    if result.cold is None:
+        return Finding(
+            "batch", "batch.prefix-reuse", "skipped",
+            f"{agree} ({result.lever}), but nothing shows that the cold ones were cold, so the "
+            "prefix cache is not tested",
+            evidence=evidence,
+        )  # fmt: skip
     return Finding(
-        "batch", "batch.prefix-reuse", "passed",
-        f"cold and warm replies agree in {result.salts} of {result.salts} starts "
-        f"({result.lever}){sure}",
-        evidence=evidence,
-    )  # fmt: skip
+        "batch", "batch.prefix-reuse", "passed", f"{agree} ({result.lever})", evidence=evidence
+    )

@@ -15,9 +15,11 @@ from detdiag.verdict.endpoint.load_arms import LoadResult, load_cause, load_open
 from detdiag.verdict.endpoint.opening import (
     Open,
     change_open,
+    draw_open,
     few_open,
     load_open_case,
     pool_open,
+    reuse_open,
 )
 from detdiag.verdict.endpoint.routes import (
     ChangePoint,
@@ -66,8 +68,9 @@ class _Tests:
     p: Mapping[str, float] = field(default_factory=dict)
 
 
-def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, knobs_ran: bool) -> Judged:
-    """Judge samples whose outcomes no gate has explained."""
+def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, undrawn: bool) -> Judged:
+    """Judge samples whose outcomes no gate has explained; ``undrawn``: the gates could have seen
+    a draw (log-probabilities, or a knob contrast that cleared it)."""
     now = [s for s in samples if s.session == "now"]
     tests = _family(samples, now, None)
     explaining = _explaining(tests)
@@ -82,14 +85,13 @@ def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, knobs_r
         samples = regroup(samples, explaining.label)
         tests = _family(samples, now, explaining)
     steady = distinct(s for s in now if s.arm == "idle") <= 1
-    findings = [route_passed(r) for r in tests.routes if _inert(now, r)]
-    findings += _repeating(now) if steady else []
+    findings = [*map(route_passed, tests.routes), *_repeating(now)] if steady else []
     more, told, opened = _arms(case, tests, steady)
     told = told if logprobs else [_of_text(f) for f in told]
     named += _jointly(more)
     findings += told
     if not steady:
-        extra, opened = _restless(case, now, tests, logprobs=logprobs, knobs_ran=knobs_ran)
+        extra, opened = _restless(case, now, tests, undrawn=undrawn)
         named += extra
     named += _sessions(case, samples, tests)
     if opened is None and not named and distinct(samples) > 1:
@@ -148,10 +150,6 @@ def _explaining(tests: _Tests) -> Route | None:
     fitting = [r for r in tests.routes if r.constant and tests.p.get(r.label, 1.0) <= ALPHA]
     order = [*LABELS, "connection"]
     return min(fitting, key=lambda r: order.index(r.label), default=None)
-
-
-def _inert(now: Sequence[Sample], found: Route) -> bool:
-    return distinct(s for s in now if s.arm == "idle") <= 1
 
 
 def _arms(
@@ -223,7 +221,7 @@ def unsettled(finding: Finding) -> Finding:
 
 
 def _restless(
-    case: Case, now: Sequence[Sample], tests: _Tests, *, logprobs: bool, knobs_ran: bool
+    case: Case, now: Sequence[Sample], tests: _Tests, *, undrawn: bool
 ) -> tuple[list[Named], Open | None]:
     """The idle arm does not repeat and no label goes with it."""
     idle = [s for s in now if s.arm == "idle"]
@@ -236,10 +234,12 @@ def _restless(
         return [], change_open(case, moved.before, moved.after, moved.p)
     reused = _by_cached_tokens(idle)
     if reused is not None:
-        return [(reused, "likely")], None
-    if _sole(case):
-        return [(_operator_finding(idle, tests.idle, change), "likely")], None
-    return [], pool_open(case, tests.idle, change, logprobs=logprobs, knobs_ran=knobs_ran)
+        return ([(reused, "likely")], None) if _sole(case) else ([], reuse_open(reused.summary))
+    if not _sole(case):
+        return [], pool_open(case, tests.idle, change, undrawn=undrawn)
+    if not undrawn:
+        return [], draw_open(case, tests.idle)
+    return [(_operator_finding(idle, tests.idle, change), "likely")], None
 
 
 def _sole(case: Case) -> bool:

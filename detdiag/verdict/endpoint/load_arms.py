@@ -13,7 +13,7 @@ from detdiag.evidence.finding import Evidence, Finding, Remedy
 from detdiag.verdict.endpoint.arms import new_outcomes, trend_p, unit_permutation_p
 from detdiag.verdict.endpoint.samples import Sample, by_group, largest_change_nat
 from detdiag.verdict.residue import FAR_ABOVE_ROUNDING_NAT
-from detdiag.verdict.stats import fisher_greater, runs_for_bound, wilson, zero_bound
+from detdiag.verdict.stats import fisher_greater, wilson, zero_bound
 
 WITNESS_RANK: Final = {"none": 0, "overlap": 1, "metrics": 2}
 ENOUGH_UNITS: Final = 5
@@ -202,8 +202,3 @@ def bursts_needed(result: LoadResult) -> int:
     burst halves p about once where as many idle blocks are run."""
     share = max(result.bursts_hit, 1) / max(result.bursts, 1)
     return max(ENOUGH_UNITS, ceil(8 / share))
-
-
-def replies_for(rate: float) -> int:
-    """Replies under load that would bound an unseen effect at ``rate``."""
-    return runs_for_bound(rate)

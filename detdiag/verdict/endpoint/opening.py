@@ -79,9 +79,38 @@ def cut_open(case: Case, why: str, replies: int) -> Open:
     )
 
 
-def pool_open(
-    case: Case, idle: Idle, change_nat: float | None, *, logprobs: bool, knobs_ran: bool
-) -> Open:
+def reuse_open(what: str) -> Open:
+    """Answers that go with the cached tokens of replies that any of several servers gave."""
+    return Open(
+        f"Inconclusive: {what}: a prefix cache and replicas with caches of their own cannot be "
+        "told apart from outside.",
+        (
+            Next(
+                "ask one replica directly, cold and warm",
+                "detdiag run --endpoint http://ONE-REPLICA:PORT --model-name M",
+            ),
+        ),
+        ("cached_tokens", "replica"),
+    )
+
+
+def draw_open(case: Case, idle: Idle) -> Open:
+    """A server of our own that does not repeat, seen by its text alone."""
+    return Open(
+        f"Inconclusive: one request at a time on a server that nobody else uses gives "
+        f"{idle.words()}: without log-probabilities a draw and an operator that does not repeat "
+        "cannot be told apart.",
+        (
+            Next(
+                "start the server with log-probabilities, or send top_k 1 in the file of --request",
+                command_of(case),
+            ),
+        ),
+        ("sampler", "operator"),
+    )
+
+
+def pool_open(case: Case, idle: Idle, change_nat: float | None, *, undrawn: bool) -> Open:
     """A control that fails at idle with no label to go with it."""
     far = change_nat is not None and change_nat > FAR_ABOVE_ROUNDING_NAT
     size = "" if change_nat is None else f" by up to {change_nat:.3g} nat"
@@ -91,7 +120,7 @@ def pool_open(
         if far
         else ""
     )
-    drawn = "" if logprobs or knobs_ran else " Without log-probabilities a draw is possible too."
+    drawn = "" if undrawn else " Without log-probabilities a draw is possible too."
     kinds = (
         "unordered reductions or other tenants' load"
         if idle.spread == "continuous"

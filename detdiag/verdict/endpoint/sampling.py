@@ -209,7 +209,9 @@ def knob_finding(observations: Sequence[Observation]) -> Finding | None:
     )
     if apart_narrow[0] == 0 and apart_wide[0] and p <= 0.01:
         return Finding(
-            "config", KNOB_RULE, "failed", f"something samples: {text}", "high",
+            "config", KNOB_RULE, "failed",
+            f"something samples: {text} (a random choice among exact ties would look the same)",
+            "high",
             kind="sampling_still_on", subject="temperature", evidence=evidence, remedy=_PIN,
             mechanism=True, explains=("*",),
         )  # fmt: skip
