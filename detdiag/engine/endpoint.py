@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shlex
-import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from detdiag.engine.endpoint_record import capability_rows, facts_of, header
 from detdiag.engine.phase_progress import PhaseProgress, progress_for
+from detdiag.engine.record_path import kept_on_interrupt
 from detdiag.errors import DetdiagError
 from detdiag.evidence.case import Case, ProbeStatus
 from detdiag.evidence.finding import Finding
@@ -71,14 +71,8 @@ def diagnose(run: EndpointRun) -> Case:
     """
     earlier = _earlier(run)
     progress = progress_for(run.quiet, run.plan.budget_s)
-    try:
+    with kept_on_interrupt(run.record_path, run.command), closing(progress):
         asyncio.run(_diagnose(run, progress, earlier))
-    except KeyboardInterrupt:
-        kept = shlex.quote(str(run.record_path))
-        print(f"kept {kept}; go on with: {run.command} --resume {kept}", file=sys.stderr)
-        raise
-    finally:
-        progress.close()
     return read_record(run.record_path)
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import shlex
-import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from detdiag import __version__
 from detdiag.engine.progress import progress_for
-from detdiag.engine.record_path import default_record
+from detdiag.engine.record_path import default_record, kept_on_interrupt
 from detdiag.engine.walk import Selection, finished_layers, walk
 from detdiag.errors import DetdiagError
 from detdiag.evidence.case import Case
@@ -50,18 +49,15 @@ def diagnose(run: LiveRun) -> Case:
         _same_model(earlier, run)
         selection = Selection(selection.only, selection.skip, finished_layers(earlier))
     progress = progress_for(run.quiet, run.plan.budget_s)
-    try:
-        with RecordWriter(run.record_path, _header(run), append=run.resume) as record:
-            walk(
-                run.target, run.plan, record, progress, selection,
-                {**run.scratch, "fingerprint": run.fingerprint},
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        kept = shlex.quote(str(run.record_path))
-        print(f"kept {kept}; go on with: {run.command} --resume {kept}", file=sys.stderr)
-        raise
-    finally:
-        progress.close()
+    with (
+        kept_on_interrupt(run.record_path, run.command),
+        closing(progress),
+        RecordWriter(run.record_path, _header(run), append=run.resume) as record,
+    ):
+        walk(
+            run.target, run.plan, record, progress, selection,
+            {**run.scratch, "fingerprint": run.fingerprint},
+        )  # fmt: skip
     return read_record(run.record_path)
 
 

@@ -16,6 +16,7 @@ import torch
 
 from detdiag.targets.loading import quiet_transformers
 from detdiag.targets.local import LocalTarget
+from detdiag.trace.toggles import attribute, thread_count
 
 Switch = Callable[[LocalTarget], contextlib.AbstractContextManager[Any]]
 
@@ -97,7 +98,9 @@ def _cpu() -> list[Toggle]:
     ]
     if torch.get_num_threads() > 1:
         found.append(
-            Toggle("threads", "1", "threads", lambda _t: _threads(1), "torch.set_num_threads(1)")
+            Toggle(
+                "threads", "1", "threads", lambda _t: thread_count(1), "torch.set_num_threads(1)"
+            )
         )
     return found
 
@@ -109,7 +112,7 @@ def _cuda(target: LocalTarget) -> list[Toggle]:
             "cudnn_benchmark",
             "off" if cudnn.benchmark else "on",
             "autotune",
-            lambda _t: _attribute(cudnn, "benchmark", not cudnn.benchmark),
+            lambda _t: attribute(cudnn, "benchmark", not cudnn.benchmark),
             "torch.backends.cudnn.benchmark = False",
         )
     ]
@@ -139,27 +142,7 @@ def _cuda(target: LocalTarget) -> list[Toggle]:
 
 
 def _flip(owner: Any, name: str) -> Switch:
-    return lambda _target: _attribute(owner, name, not getattr(owner, name))
-
-
-@contextlib.contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return lambda _target: attribute(owner, name, not getattr(owner, name))
 
 
 @contextlib.contextmanager

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 
 from detdiag.errors import DetdiagError
+from detdiag.trace.toggles import attribute, thread_count
 
 WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
 CHILD_ENVIRONMENT: Final = {WORKSPACE: ":4096:8", "PYTHONHASHSEED": "0"}
@@ -103,8 +104,8 @@ def _workspace() -> Iterator[None]:
 def cudnn(benchmark: bool = False, deterministic: bool = True) -> Iterator[None]:
     """cuDNN's choice of algorithms: by timing or fixed, and only deterministic ones."""
     with (
-        _attribute(torch.backends.cudnn, "benchmark", benchmark),
-        _attribute(torch.backends.cudnn, "deterministic", deterministic),
+        attribute(torch.backends.cudnn, "benchmark", benchmark),
+        attribute(torch.backends.cudnn, "deterministic", deterministic),
     ):
         yield
 
@@ -121,19 +122,8 @@ def precision(tf32: bool = False, reduced: bool = False) -> Iterator[None]:
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, value in settings:
-            stack.enter_context(_attribute(owner, name, value))
+            stack.enter_context(attribute(owner, name, value))
         yield
-
-
-@contextlib.contextmanager
-def thread_count(count: int) -> Iterator[None]:
-    """The number of threads inside an operator."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager
@@ -163,13 +153,3 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
-
-
-@contextlib.contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

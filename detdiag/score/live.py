@@ -63,9 +63,10 @@ def score_demo(job: Job, fault: str) -> Made:
 def _score_local(
     job: Job, model: str, prompts: Any, kwargs: Mapping[str, Any], name: str | None
 ) -> Made:
-    from detdiag.score.local import LocalRuns, one_thread, target_facts
+    from detdiag.score.local import LocalRuns, target_facts
     from detdiag.score.rounds import shares_calls
     from detdiag.targets.local import load_local
+    from detdiag.trace.toggles import thread_count
 
     conditions = parse_conditions(job.conditions, ("solo", "batch"))
     target = load_local(
@@ -93,7 +94,8 @@ def _score_local(
 
     def go(record: Any, watch: Watch, progress: Progress) -> dict[str, Any]:
         runs = LocalRuns(target, plan, record, watch, progress)
-        with one_thread() if name is not None else nullcontext():
+        # Sharing out operators as small as the embedded model's takes longer than running them.
+        with thread_count(1) if name is not None else nullcontext():
             runs.go(_teller(job))
         return {"stopped": runs.stopped, "tokens": runs.tokens}
 

@@ -8,7 +8,6 @@ a block at a time, and blocks change places so that a drift cannot pose as a con
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -142,20 +141,6 @@ class _Group:
     measured: int
     name: str
     ids: Sequence[tuple[int, ...]] = ()
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Operators of one thread while open: sharing out those of a model as small as the embedded
-    one takes longer than running them."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def target_facts(target: LocalTarget) -> dict[str, Any]:

@@ -5,15 +5,28 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import torch
 
 
 @contextlib.contextmanager
-def one_thread() -> Iterator[None]:
+def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """``owner.name`` is ``value`` while open."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def thread_count(count: int) -> Iterator[None]:
+    """Threads inside an operator."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
@@ -52,6 +65,6 @@ def deterministic_algorithms() -> Iterator[None]:
 TOGGLES: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "math attention": math_attention,
     "oneDNN off": without_mkldnn,
-    "one thread": one_thread,
+    "one thread": partial(thread_count, 1),
     "deterministic algorithms": deterministic_algorithms,
 }

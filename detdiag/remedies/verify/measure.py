@@ -29,6 +29,7 @@ from detdiag.remedies import (
 )
 from detdiag.targets.local import LocalTarget
 from detdiag.targets.prompts import Prompt
+from detdiag.trace.toggles import thread_count
 
 SEED: Final = 0
 CONTROLS: Final = 2
@@ -322,7 +323,7 @@ WRAPS: Final[dict[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
     "cudnn": lambda _m, _j: repeatable.cudnn(),
     "precision": lambda _m, _j: repeatable.precision(),
     "math_attention": _math,
-    "one_thread": lambda _m, _j: repeatable.thread_count(1),
+    "one_thread": lambda _m, _j: thread_count(1),
     "fp32_head": lambda model, _job: fp32_head(model),
     "fp32_router": lambda model, _job: fp32_router(model),
     "pinned_routing": lambda model, _job: pinned_routing(model),
