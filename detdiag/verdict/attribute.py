@@ -27,7 +27,7 @@ from detdiag.verdict.mechanisms import (
     forks,
     sampling_state,
 )
-from detdiag.verdict.report_object import Confidence
+from detdiag.verdict.report_object import Confidence, Next
 from detdiag.verdict.residue import (
     Pinned,
     drift_cause,
@@ -58,6 +58,8 @@ class Attribution:
     forks_moved: int = 0
     open: Open | None = None
     """Of a live server: what differs, or hides, without a cause that can be named."""
+    further: tuple[Next, ...] = ()
+    """What "no difference seen" leaves untested, and how to test it."""
 
 
 def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:

@@ -8,7 +8,7 @@ from typing import Any
 from detdiag.evidence.case import Case
 from detdiag.evidence.finding import Locus
 from detdiag.evidence.observation import Observation
-from detdiag.layers import LAYERS, Layer, layer_rank
+from detdiag.layers import Layer
 from detdiag.verdict.attribute import Attribution, attribute
 from detdiag.verdict.causes import Cause, first_locus
 from detdiag.verdict.figures import figure_tables
@@ -99,6 +99,7 @@ def _verdict(case: Case, found: Attribution, layers: tuple[LayerReport, ...]) ->
                 "clean",
                 clean_sentence(largest, conditions),
                 would_change=would_change(None, largest),
+                next=found.further,
                 **common,
             )
         return Verdict(
@@ -143,6 +144,3 @@ def _first_fork(found: Attribution) -> Locus | None:
             if fork is not None and (best is None or fork < (best.token or 0)):
                 best = Locus(query=str(query), token=fork)
     return best
-
-
-assert layer_rank(LAYERS[0]) == 0

@@ -59,6 +59,9 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "load-half": Scenario(_one(load_share=0.5), ("batch",), share=0.9),
     "load-tenth": Scenario(_one(load_share=0.1), ("batch",), share=0.3, latent=True, quick=False),
+    "load-long-context": Scenario(
+        _one(load_share=0.5, load_from=48), ("batch",), share=0.8, latent=True
+    ),
     "load-rounded": Scenario(
         _one(load_share=0.5, logprobs="rounded"), ("batch",), share=0.9, quick=False
     ),

@@ -10,7 +10,7 @@ Set up once::
 
 Each server is started as::
 
-    VLLM_CPU_KVCACHE_SPACE=2 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \\
+    VLLM_CPU_KVCACHE_SPACE=2 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=2 \\
       $DETDIAG_VLLM_PYTHON -m vllm.entrypoints.openai.api_server --model $DETDIAG_SMOLLM2 \\
       --served-model-name smollm2 --dtype bfloat16 --max-model-len 1024
 """
@@ -29,10 +29,15 @@ from tests.servers.running import NAME, copied, other_weights, vllm
 
 pytestmark = pytest.mark.servers
 STORY = "Tell me a short story about a lighthouse keeper and a storm."
+NOTES = " ".join(f"Note {number}: the lamp was lit at dusk." for number in range(30))
+LONG = [{"role": "system", "content": NOTES}, {"role": "user", "content": STORY}]
+"""Some 400 tokens. vLLM's attention for CPUs lets two threads share the context of a lone request
+from about 96 tokens on, and gives each thread whole requests of a batch: shorter contexts keep
+their bits under load."""
 
 
 def diagnose(folder: Path, *urls: str, request: dict[str, object] | None = None) -> Done:
-    body = {"messages": [{"role": "user", "content": STORY}], "temperature": 0}
+    body = {"messages": LONG, "temperature": 0}
     file = folder / "request.json"
     file.write_text(json.dumps(body if request is None else request))
     done = detdiag_run(
@@ -47,7 +52,7 @@ def moves_under_load(url: str) -> bool:
     """By another road: does any reply in 3 rounds of 24 concurrent requests leave the idle one?"""
     body = {
         "model": NAME,
-        "messages": [{"role": "user", "content": STORY}],
+        "messages": LONG,
         "temperature": 0,
         "max_tokens": 12,
         "logprobs": True,
@@ -55,7 +60,7 @@ def moves_under_load(url: str) -> bool:
     }
 
     def ask(index: int | None = None) -> object:
-        filler = " ".join(f"word{index}-{i}" for i in range(10 + 9 * (index or 0)))
+        filler = " ".join(f"word{index}-{i}" for i in range(10 + 4 * (index or 0)))
         mine = {"messages": [{"role": "user", "content": filler}]} if index is not None else {}
         reply = httpx.post(f"{url}/v1/chat/completions", json={**body, **mine}, timeout=600)
         return reply.json()["choices"][0]["logprobs"]
@@ -74,8 +79,8 @@ def moves_under_load(url: str) -> bool:
 def test_load_is_batch_with_a_witness_where_it_moves_anything(
     dtype: str, tmp_path: Path, smollm2: Path
 ) -> None:
-    """Which kernels follow the batch depends on the processor: with AVX2 alone none of vLLM 0.32
-    does, and then a load effect must not be claimed."""
+    """Which kernels follow the batch depends on the processor; where none does, a load effect must
+    not be claimed."""
     with vllm(smollm2, tmp_path / "log", "--dtype", dtype) as url:
         moves = moves_under_load(url)
         done = diagnose(tmp_path, url)
@@ -111,14 +116,12 @@ def test_prefix_cache_off_and_on(tmp_path: Path, smollm2: Path) -> None:
     """With the cache off nothing may be blamed on it; with it on, its phase must have run. The
     prompt is longer than one block of 128 tokens, so that there is something to find."""
     model = copied(smollm2, tmp_path / "model")
-    notes = " ".join(f"Note {number}: the lamp was lit at dusk." for number in range(30))
-    long = [{"role": "system", "content": notes}, {"role": "user", "content": STORY}]
     rules = {}
     for name, option in (("off", "--no-enable-prefix-caching"), ("on", "--enable-prefix-caching")):
         folder = tmp_path / name
         folder.mkdir()
         with vllm(model, folder / "log", option) as url:
-            done = diagnose(folder, url, request={"messages": long, "temperature": 0})
+            done = diagnose(folder, url, request={"messages": LONG, "temperature": 0})
         assert done.report is not None, done.shown
         rules[name] = {
             finding["rule"]: finding["outcome"]

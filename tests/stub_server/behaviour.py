@@ -28,9 +28,9 @@ class Behaviour:
     """A healthy greedy server unless a field says otherwise. ``seed`` makes weights and draws.
 
     ``temperature`` is used whatever the request says. ``load_share`` is the share of requests
-    that run on another kernel while others run. ``warm_path``: tokens found in the prefix cache
-    give other bits than tokens computed anew. ``replicas`` engines with other kernels answer,
-    chosen for each ``connection`` or ``request``.
+    that run on another kernel while others run, from ``load_from`` tokens on. ``warm_path``:
+    tokens found in the prefix cache give other bits than tokens computed anew. ``replicas``
+    engines with other kernels answer, chosen for each ``connection`` or ``request``.
     """
 
     seed: int = 0
@@ -40,6 +40,8 @@ class Behaviour:
     ties: Literal["lowest", "random"] = "lowest"
     tie_share: float = 0.0
     load_share: float = 0.0
+    load_from: int = 0
+    """Context tokens from which load changes the kernel."""
     cache_block: int = 4
     prefix_cache: bool = False
     warm_path: bool = False

@@ -94,8 +94,8 @@ class Engine:
             with self.lock:
                 cached = self._look_up(prompt, body.get("cache_salt"))
                 loaded = self.running > 1 and self.random.random() < behaviour.load_share
-            path = self._path(replica, cached, loaded)
-            steps = self._steps(prompt, path, limit, body)
+            paths = self._path(replica, cached, False), self._path(replica, cached, loaded)
+            steps = self._steps(prompt, paths, limit, body)
             time.sleep(behaviour.step_s * len(steps))
         return Reply(prompt, cached, steps, "stop" if steps[-1].token == EOS else "length")
 
@@ -120,14 +120,16 @@ class Engine:
         return found
 
     def _steps(
-        self, prompt: tuple[int, ...], path: str, limit: int, body: Mapping[str, Any]
+        self, prompt: tuple[int, ...], paths: tuple[str, str], limit: int, body: Mapping[str, Any]
     ) -> tuple[Step, ...]:
+        """``paths``: of short contexts, and of those from ``load_from`` tokens on."""
         behaviour = self.behaviour
         weights = f"{behaviour.weights} {behaviour.seed}"
         draws = self._draws(body.get("seed"))
         out: list[Step] = []
         prefix = prompt
         while len(out) < limit:
+            path = paths[len(prefix) >= behaviour.load_from]
             found = row(weights, path, prefix, behaviour.tie_share)
             token = self._choose(found, body, draws)
             out.append(Step(token, found))

@@ -30,12 +30,16 @@ async def _prime(context: EndpointContext, prompt_id: str) -> None:
     questions = {q.id: q for q in [*context.short(), *context.long()] if q.prompt.id == prompt_id}
     for target in context.targets:
         for query in questions.values():
-            for _ in range(2):
-                context.check()
-                await context.ask(
-                    query, phase="prime", arm="prime", unit="prime", target=target,
-                    role="intervention",
-                )  # fmt: skip
+            await ask_twice(context, query, target)
+
+
+async def ask_twice(context: EndpointContext, query: Query, target: EndpointTarget) -> None:
+    """Two calls that are no evidence: what they cache is then there for all that follow."""
+    for _ in range(2):
+        context.check()
+        await context.ask(
+            query, phase="prime", arm="prime", unit="prime", target=target, role="intervention"
+        )
 
 
 def _fit(context: EndpointContext) -> str | None:
@@ -131,12 +135,6 @@ def alone_s(context: EndpointContext, query_id: str) -> float:
         if one.query == query_id and told.get("arm") == "idle":
             walls.append(told["end_s"] - told["sent_s"] - trip)
     return max(0.0, statistics.median(walls)) if walls else 0.0
-
-
-def completion_tokens(response: object) -> int:
-    usage = response.get("usage") if isinstance(response, dict) else None
-    found = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return found if isinstance(found, int) else 0
 
 
 async def connections(context: EndpointContext) -> str | None:

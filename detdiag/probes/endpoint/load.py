@@ -10,9 +10,9 @@ from dataclasses import replace
 from detdiag.evidence.observation import Observation
 from detdiag.probes.endpoint.context import EndpointContext, PhaseOver, Query
 from detdiag.probes.endpoint.fillers import WORD_COUNTS, filler
-from detdiag.probes.endpoint.fork import fork_queries
-from detdiag.probes.endpoint.idle import alone_s, restless
+from detdiag.probes.endpoint.idle import alone_s, ask_twice, restless
 from detdiag.probes.endpoint.plan import BLOCK, CONNECTIONS, FILLER_TOKENS
+from detdiag.probes.endpoint.replay import fork_queries, tail_queries
 from detdiag.targets.endpoint import EndpointError, with_context, with_factors
 from detdiag.targets.endpoint.witness import Call, Gauge, in_flight, witness
 from detdiag.verdict.endpoint.load_arms import ENOUGH_REPLIES, LoadResult, load_result
@@ -33,6 +33,10 @@ async def load(context: EndpointContext) -> str | None:
     if not context.plan.first_look:
         return "too few requests for bursts (--max-requests)"
     await _weigh_fillers(context)
+    tails = tail_queries(context)
+    for query in tails:
+        await ask_twice(context, query, context.target)
+    context.scratch["tails"] = tails
     sizes: Sequence[int] = context.plan.first_look
     done = context.scratch.get("looks", 0)
     for look in range(done + 1, context.plan.looks + 1):
@@ -76,9 +80,11 @@ def _filler_tokens(context: EndpointContext) -> int:
 
 
 def _questions(context: EndpointContext) -> list[Query]:
-    """Short ones with a full-length one among them, and the forks seen so far replayed."""
+    """Short ones with a full-length one and ends of answers among them, and the forks seen so far
+    replayed."""
     short, long = context.short(), context.long()
-    base = [*short, *short, long[0]] if context.logprobs else short
+    again = context.scratch.get("tails") or short
+    base = [*short, *again, long[0]] if context.logprobs else short
     if not context.scratch.get("forks"):
         context.scratch["forks"] = fork_queries(context)
     return [*context.scratch["forks"], *base]

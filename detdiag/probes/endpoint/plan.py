@@ -35,7 +35,8 @@ TOKENS_PER_WORD: Final = 1.3
 class EndpointPlan:
     """Requests of each phase. ``idle`` short calls and ``long`` full ones a prompt and server;
     ``spread`` calls on connections of their own; ``salts`` cold starts; ``first_look`` and
-    ``next_look`` burst sizes; ``looks`` how often the burst arm may grow."""
+    ``next_look`` burst sizes; ``looks`` how often the burst arm may grow;
+    ``tails`` ends of answers asked in bursts (two calls each to warm them)."""
 
     max_requests: int
     budget_s: float
@@ -47,6 +48,7 @@ class EndpointPlan:
     first_look: tuple[int, ...] = FIRST_LOOK
     next_look: tuple[int, ...] = NEXT_LOOK
     looks: int = 4
+    tails: int = 2
     knobs: int = 10
     seed: int = 0
 
@@ -98,6 +100,7 @@ def _with_load(plan: EndpointPlan, prompts: int, servers: int) -> EndpointPlan:
     cache only where five bursts are safe."""
     n = _usable(prompts, plan, servers) * servers
     ground = servers * EXPLORE_REQUESTS + n * (4 + plan.idle + plan.long) + FRESH + WEIGHED
+    ground += 2 * plan.tails
     if plan.max_requests - ground - plan.spread < 5 * (8 + BLOCK):
         plan = replace(plan, spread=min(plan.spread, 8))
     left = plan.max_requests - ground - plan.spread
@@ -107,7 +110,7 @@ def _with_load(plan: EndpointPlan, prompts: int, servers: int) -> EndpointPlan:
         cold = 0
     if left - cold < sum(plan.first_look) + BLOCK * len(plan.first_look):
         fitting = max(0, min(6, (left - cold) // (8 + BLOCK)))
-        plan = replace(plan, first_look=(8,) * fitting, next_look=(8,) * fitting)
+        plan = replace(plan, first_look=(8,) * fitting, next_look=(8,) * fitting, tails=0)
     return plan
 
 
@@ -196,7 +199,7 @@ def rows(plan: EndpointPlan, prompts: Sequence[Prompt], servers: int) -> list[Ro
         ),
     ]
     looks = len(plan.first_look)
-    first = sum(plan.first_look) + BLOCK * looks + (WEIGHED if looks else 0)
+    first = sum(plan.first_look) + BLOCK * looks + (WEIGHED + 2 * plan.tails if looks else 0)
     sizes = ", ".join(map(str, sorted(set(plan.first_look)))) or "none: too few requests are left"
     table.append(
         _row(

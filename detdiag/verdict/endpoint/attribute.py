@@ -15,6 +15,7 @@ from detdiag.verdict.endpoint.judge import Judged, judge_arms, unsettled
 from detdiag.verdict.endpoint.masking import Masked, masked
 from detdiag.verdict.endpoint.opening import Open, cut_open, masked_open, stopped_open
 from detdiag.verdict.endpoint.prompt_gate import prompt_finding
+from detdiag.verdict.endpoint.reach import further
 from detdiag.verdict.endpoint.samples import read_samples
 from detdiag.verdict.endpoint.sampling import (
     KNOB_RULE,
@@ -67,6 +68,7 @@ def attribute_endpoint(case: Case, trials: Sequence[Observation]) -> Attribution
         argmax=argmax,
         forks_moved=fork_count.moved,
         open=None if causes else _opened(case, trials, hidden, judged),
+        further=further(case, judged.findings),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from detdiag.evidence.finding import Evidence, Finding, Remedy
 from detdiag.verdict.endpoint.arms import new_outcomes, trend_p, unit_permutation_p
+from detdiag.verdict.endpoint.reach import Reach, Start, reach_of, start_of
 from detdiag.verdict.endpoint.samples import Sample, by_group, largest_change_nat
 from detdiag.verdict.residue import FAR_ABOVE_ROUNDING_NAT
 from detdiag.verdict.stats import fisher_greater, wilson, zero_bound
@@ -45,6 +46,9 @@ class LoadResult:
     change_nat: float | None
     filled: bool = False
     """Did one server visibly run (nearly) whole bursts?"""
+    reach: Reach = Reach()
+    """Of the replies in bursts with a witness."""
+    start: Start | None = None
 
 
 def load_result(samples: Sequence[Sample]) -> LoadResult | None:
@@ -68,15 +72,17 @@ def load_result(samples: Sequence[Sample]) -> LoadResult | None:
     p_units = unit_permutation_p([*idle, *bursts], "burst") if fresh else 1.0
     p_replies = fisher_greater(fresh, loaded, 0, controls) if fresh else 1.0
     seen = [str(u.context("witness") or "none") for u in units.values()]
+    witnessed = [s for s in bursts if str(s.context("witness") or "none") != "none"]
     return LoadResult(
         fresh, loaded, controls, len(units),
         len({s.unit for s, hit in zip(bursts, hits, strict=True) if hit}),
         sum(w != "none" for w in seen), _strongest(seen),
         max((int(u.context("running") or 0) for u in units.values()), default=0),
-        sum(str(s.context("witness") or "none") != "none" for s in bursts),
+        len(witnessed),
         min(1.0, looks * max(p_units, p_replies)), p_units, p_replies,
         trend_p([float(s.context("tokens_in_flight") or 0) for s in bursts], hits),
-        largest_change_nat([*idle, *bursts]), _filled(units),
+        largest_change_nat([*idle, *bursts]), _filled(units), reach_of(witnessed),
+        start_of(idle, bursts),
     )  # fmt: skip
 
 
@@ -120,6 +126,10 @@ def load_evidence(result: LoadResult, p: float) -> tuple[Evidence, ...]:
         Evidence("p (Fisher, replies)", float(f"{result.p_replies:.3g}")),
         Evidence("p (larger of both, looks and Holm)", float(f"{p:.3g}")),
     ]  # fmt: skip
+    if result.start is not None:
+        rows.append(
+            Evidence("tokens of the shortest context that moved", result.start.context_tokens)
+        )
     if result.trend is not None:
         rows.append(Evidence("p (more with more tokens in flight)", float(f"{result.trend:.3g}")))
     return tuple(rows)
@@ -150,6 +160,7 @@ def load_cause(result: LoadResult, p: float, *, sole: bool) -> Finding | None:
     if far and result.witness != "metrics":
         return None
     size = "" if result.change_nat is None else f", by up to {result.change_nat:.3g} nat"
+    size += "" if result.start is None else result.start.words()
     one_server = result.witness == "metrics" and (result.filled or sole)
     aside = (
         "" if one_server else "; a router that sends bursts to another replica would look the same"
@@ -192,8 +203,9 @@ def load_open(result: LoadResult, p: float) -> Finding:
     return Finding(
         "batch", "batch.load-sensitive", "passed" if enough else "inconclusive",
         f"0 of {result.loaded} replies inside {result.bursts} bursts leave the idle answer "
-        f"(at most {100 * bound:.2g} % would, 95 %); {witness_text(result)}",
+        f"(at most {100 * bound:.2g} % would, 95 %){result.reach.words()}; {witness_text(result)}",
         evidence=evidence,
+        data={"cut_at_tokens": result.reach.answer_tokens} if result.reach.cut else {},
     )  # fmt: skip
 
 

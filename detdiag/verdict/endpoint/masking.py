@@ -9,7 +9,7 @@ from typing import Final
 
 from detdiag.evidence.finding import Evidence, Finding, Remedy
 from detdiag.evidence.observation import Observation
-from detdiag.verdict.endpoint.samples import context
+from detdiag.verdict.endpoint.samples import context, usage
 
 FASTER: Final = 8.0
 """Repeats of a long reply that are this many times faster than unseen prompts of that length."""
@@ -89,9 +89,8 @@ def _too_fast(observations: Sequence[Observation], others: Sequence[Observation]
     usual = median(fresh) if len(fresh) >= 2 else 0.0
     if usual < SLOW_ENOUGH_S:
         return set()
-    long = [
-        o for o in observations if context(o).get("phase") == "idle" and _tokens(o) >= LONG_TOKENS
-    ]
+    idle = [o for o in observations if context(o).get("phase") == "idle"]
+    long = [o for o in idle if usage(o, "completion_tokens") >= LONG_TOKENS]
     quick = [o for o in long if _wall_s(o) * FASTER < usual]
     return {o.id for o in quick} if len(quick) * 2 > len(long) else set()
 
@@ -99,9 +98,3 @@ def _too_fast(observations: Sequence[Observation], others: Sequence[Observation]
 def _wall_s(one: Observation) -> float:
     known = context(one)
     return float(known.get("end_s") or 0.0) - float(known.get("sent_s") or 0.0)
-
-
-def _tokens(one: Observation) -> int:
-    usage = (one.response or {}).get("usage")
-    found = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return found if isinstance(found, int) else 0

@@ -48,6 +48,14 @@ def context(observation: Observation) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def usage(observation: Observation, name: str) -> int:
+    """A token count as the server reports it (``prompt_tokens``, ``completion_tokens``); 0 where
+    it reports none."""
+    counts = (observation.response or {}).get("usage")
+    found = counts.get(name) if isinstance(counts, Mapping) else None
+    return found if isinstance(found, int) else 0
+
+
 def read_samples(observations: Sequence[Observation], *, first_only: bool = False) -> list[Sample]:
     """Samples of all ``observations`` with a comparable outcome, in order of time.
 

@@ -1,0 +1,98 @@
+"""How far the replies under load went, and from where on they moved: kernels that share one long
+context among threads or thread blocks do so from some length on, and shorter replies say nothing
+about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from detdiag.evidence.case import Case
+from detdiag.evidence.finding import Finding
+from detdiag.verdict.endpoint.samples import Sample, usage
+from detdiag.verdict.report_object import Next
+
+LONGER = 8
+"""Step by which an answer that was cut is made longer the next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Longest context (prompt and answer) and longest answer in tokens, 0 where the server does
+    not count them; ``cut``: the longest answer ended at our limit, not by itself."""
+
+    context_tokens: int = 0
+    answer_tokens: int = 0
+    cut: bool = False
+
+    def words(self) -> str:
+        if not self.context_tokens:
+            return ""
+        return f"; tried in contexts of up to {self.context_tokens} tokens"
+
+
+def reach_of(samples: Sequence[Sample]) -> Reach:
+    longest = max(samples, key=_answer, default=None)
+    if longest is None:
+        return Reach()
+    whole = max(usage(s.observation, "prompt_tokens") + _answer(s) for s in samples)
+    cut = longest.observation.output.finish_reason == "length"
+    return Reach(whole if _counted(longest) else 0, _answer(longest), cut)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Bits first move in a context of ``context_tokens``; the shortest one compared has
+    ``shortest_tokens``."""
+
+    context_tokens: int
+    shortest_tokens: int
+
+    def words(self) -> str:
+        if self.context_tokens <= self.shortest_tokens:
+            return ""
+        return (
+            f"; contexts of {self.context_tokens} tokens and more move, shorter ones (from "
+            f"{self.shortest_tokens} tokens on) keep their bits"
+        )
+
+
+def start_of(idle: Sequence[Sample], bursts: Sequence[Sample]) -> Start | None:
+    """The shortest context in which a reply under load leaves the idle one; None where tokens are
+    not counted or log-probabilities are missing. The context of token ``i`` of an answer is the
+    prompt and the ``i`` tokens before it."""
+    answers = {s.group: s for s in idle}
+    moved, shortest = [], []
+    for one in bursts:
+        prompt, rows = usage(one.observation, "prompt_tokens"), one.observation.output.positions
+        if not prompt or not rows:
+            continue
+        shortest.append(prompt)
+        calm = answers[one.group]
+        if one.outcome != calm.outcome:
+            pairs = enumerate(zip(rows, calm.observation.output.positions or (), strict=False))
+            moved += [prompt + index for index, (a, b) in pairs if a != b][:1]
+    return Start(min(moved), min(shortest)) if moved else None
+
+
+def _answer(sample: Sample) -> int:
+    return usage(sample.observation, "completion_tokens")
+
+
+def _counted(sample: Sample) -> bool:
+    return usage(sample.observation, "prompt_tokens") > 0
+
+
+def further(case: Case, findings: Sequence[Finding]) -> tuple[Next, ...]:
+    """What a clean verdict leaves open: answers longer than those that were cut."""
+    from detdiag.verdict.endpoint.opening import again
+
+    tokens = next((f.data["cut_at_tokens"] for f in findings if f.data.get("cut_at_tokens")), None)
+    if tokens is None:
+        return ()
+    return (
+        Next(
+            f"answers were cut at {tokens} tokens; what longer ones do under load is not tested",
+            again(case, max_new_tokens=LONGER * tokens),
+        ),
+    )
