@@ -90,10 +90,9 @@ def _asked(options: EndpointOptions) -> _Asked:
     from detdiag.probes.endpoint.plan import make_plan, usable_prompts
     from detdiag.targets.endpoint import parse_address, wire
 
-    for url in options.endpoint:
-        parse_address(url)
+    addresses = [parse_address(url) for url in options.endpoint]
     template = _template(options)
-    model = options.model_name or template.get("model")
+    model = options.model_name or template.get("model") or addresses[0].deployment
     if not isinstance(model, str) or not model:
         raise DetdiagError("--endpoint needs --model-name (or a model in the file of --request)")
     prompts = _prompts(options, template)
@@ -112,7 +111,7 @@ def _template(options: EndpointOptions) -> dict[str, Any]:
     from detdiag.targets.endpoint import wire
 
     if options.request is None:
-        return {"temperature": 0}
+        return dict(wire.DEFAULT_TEMPLATE)
     try:
         raw = options.request.read_bytes()
     except OSError as error:

@@ -12,11 +12,14 @@ INFO_ROUTES: Final = (
     "/props",
     "/get_server_info",
     "/get_model_info",
+    "/server_info",
+    "/model_info",
     "/api/version",
     "/info",
     "/metrics",
 )
-"""OpenAI; vLLM; llama.cpp; SGLang (two); Ollama; TGI; any with Prometheus ``*_info`` gauges."""
+"""OpenAI; vLLM; llama.cpp; SGLang (two, under old and new
+names); Ollama; TGI; any with Prometheus ``*_info`` gauges."""
 
 _HEADERS: Final = re.compile(
     r"server|via|openai-version|x-ms-region|x-litellm-(version|model-id|model-api-base)"
@@ -98,7 +101,8 @@ def engine_of(routes: Mapping[str, Any], system_fingerprint: Any) -> tuple[str |
     data = models.get("data") if isinstance(models, Mapping) else None
     owners = {str(e.get("owned_by")) for e in data or [] if isinstance(e, Mapping)}
     if isinstance(routes.get("/get_server_info"), Mapping) or "sglang" in owners:
-        return "sglang", _string(routes.get("/get_server_info"), "version") or version
+        told = routes.get("/get_server_info") or routes.get("/server_info")
+        return "sglang", _string(told, "version") or version
     if "build_info" in _mapping(routes.get("/props")) or "llamacpp" in owners:
         return "llama.cpp", _string(routes.get("/props"), "build_info") or _text(system_fingerprint)
     if _string(routes.get("/api/version"), "version"):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from detdiag.evidence.observation import Observation
 from detdiag.targets.endpoint import EndpointError, EndpointTarget
+from detdiag.targets.endpoint.capabilities import TOKENIZE_BODIES, token_ids_of
 from detdiag.targets.prompts import Prompt
 
 PROBES: Final = (
@@ -83,14 +84,15 @@ async def probe(target: EndpointTarget) -> Probing:
 
 
 async def _tokenize(target: EndpointTarget, text: str) -> list[int]:
-    for body in ({"model": target.model, "prompt": text}, {"content": text}):  # vLLM; llama.cpp
+    for fields in TOKENIZE_BODIES:
+        body = {name: target.model if name == "model" else text for name in fields}
         try:
             _, found = await target.client.post_json("/tokenize", body, retry=False)
         except EndpointError:
             continue
-        tokens = found.get("tokens") if isinstance(found, Mapping) else None
-        if isinstance(tokens, list) and all(isinstance(i, int) for i in tokens):
-            return tokens
+        ids = token_ids_of(found)
+        if ids:
+            return ids
     return []
 
 

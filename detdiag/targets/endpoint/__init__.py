@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from detdiag.errors import DetdiagError
+from detdiag.targets.endpoint import wire
 from detdiag.targets.endpoint.address import Address, parse_address
 from detdiag.targets.endpoint.capabilities import Capabilities
 from detdiag.targets.endpoint.client import Client
@@ -72,7 +73,7 @@ def open_target(
         limits=limits,
     )
     return EndpointTarget(
-        client, model, {"temperature": 0} if template is None else template, replica=replica
+        client, model, wire.DEFAULT_TEMPLATE if template is None else template, replica=replica
     )
 
 

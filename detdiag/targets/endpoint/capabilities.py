@@ -13,17 +13,24 @@ from detdiag.evidence.adapters import bodies
 from detdiag.targets.endpoint import wire
 from detdiag.targets.endpoint.client import Client
 from detdiag.targets.endpoint.exchange import EndpointError
-from detdiag.targets.endpoint.information import Capability, State, family_of, information
+from detdiag.targets.endpoint.families import family_of
+from detdiag.targets.endpoint.information import Capability, information, metrics_again
+from detdiag.targets.endpoint.ladder import Dialect, climb, prompt_fields
 from detdiag.targets.prompts import Prompt
 
-LADDER: Final = (20, 8, 5, 1)
+TOKENIZE_BODIES: Final[tuple[tuple[str, ...], ...]] = (
+    ("model", "prompt"),
+    ("content",),
+    ("inputs",),
+)
+"""Fields of a ``/tokenize`` request: vLLM and SGLang, llama.cpp, TGI."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """``chat`` / ``completions`` are usable paths; ``top`` / ``completions_top`` how many
-    alternatives come back there (0: none). ``family`` is vllm, sglang, llamacpp, tgi, ollama or
-    None; ``info`` holds plain facts that the server told about itself."""
+    alternatives come back there (0: none). ``family`` is as in :mod:`families`; ``info`` holds
+    plain facts that the server told about itself."""
 
     chat: bool = False
     completions: bool = False
@@ -39,6 +46,8 @@ class Capabilities:
     family: str | None = None
     found: tuple[Capability, ...] = ()
     info: Mapping[str, Any] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+    """Fields of our own default request that the server refuses (a temperature of 0)."""
 
     def rows(self) -> list[dict[str, str]]:
         return [c.to_dict() for c in self.found]
@@ -53,18 +62,28 @@ async def explore(
     """
     told, info, metrics = await information(client)
     asked = dict(wire.fixed_fields(template)) | {"model": model}
-    name = wire.length_field(template)
-    chat, name = await _ladder(client, asked, prompt, name, chat=True)
-    legacy, _ = await _ladder(client, asked, prompt, "max_tokens", chat=False)
+    dialect = Dialect(wire.length_field(template))
+    chat = await climb(client, asked, prompt, dialect, chat=True)
+    plain = Dialect("max_tokens", dialect.length, dialect.dropped)
+    legacy = await climb(client, asked, prompt, plain, chat=False)
     if chat.top is None and legacy.top is None:
         raise chat.error or EndpointError("no-answer", "neither chat nor completions answers")
-    extras = await _extras(client, asked, prompt, name, chat.top is not None, legacy)
-    family = metrics or family_of(info)
+    asked = {k: v for k, v in asked.items() if k not in dialect.dropped}
+    spoken = dialect if chat.top is not None else plain
+    extras = await _extras(client, asked, prompt, spoken, chat.top is not None)
+    if metrics is None:
+        told, metrics = await metrics_again(client, told)
+    first = chat.reply or legacy.reply
+    family = family_of(
+        info, metrics=metrics, headers=first.headers if first else None,
+        decoded=chat.decoded or legacy.decoded, host=client.address.host,
+    )  # fmt: skip
     found = (
         Capability("chat completions", *chat.usable()),
         Capability("chat log-probabilities", chat.state, chat.note),
         Capability("/v1/completions", *legacy.usable()),
         Capability("completions log-probabilities", legacy.state, legacy.note),
+        *(Capability(f"{name} of ours", "refused", why) for name, why in dialect.dropped.items()),
         *extras,
         *told,
     )
@@ -72,106 +91,49 @@ async def explore(
     return Capabilities(
         chat.top is not None, legacy.top is not None, chat.top or 0, legacy.top or 0,
         states["/tokenize"], states["continue_final_message"], states["return_token_ids"],
-        name, metrics, family, found, info,
+        dialect.length_field, metrics, family, found, info, frozenset(dialect.dropped),
     )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Rung:
-    """``top`` None: the path does not answer. ``note`` says where the ladder stopped and why."""
-
-    top: int | None
-    state: State
-    note: str
-    error: EndpointError | None = None
-
-    def usable(self) -> tuple[State, str]:
-        if self.top is not None:
-            return "yes", ""
-        return ("refused" if self.error and self.error.status else "error"), self.note
-
-
-async def _ladder(
-    client: Client, asked: Mapping[str, Any], prompt: Prompt, name: str, *, chat: bool
-) -> tuple[_Rung, str]:
-    """Climb down from 20 alternatives to none; returns what answered and the length field."""
-    path = wire.CHAT if chat else wire.COMPLETIONS
-    body = {**asked, **_prompt(prompt, chat), name: 1}
-    refusal = ""
-    for top in (*LADDER, 0):
-        try:
-            _, decoded = await client.post_json(path, wire.with_logprobs(body, top, chat=chat))
-        except EndpointError as error:
-            if error.status not in (400, 404, 405, 422, 501):
-                if error.status in (401, 403) or error.kind in ("unreachable", "spent"):
-                    raise
-                return _Rung(None, "error", error.message, error), name
-            if _wants_other_length(error, name):
-                return await _ladder(client, asked, prompt, "max_completion_tokens", chat=chat)
-            refusal = refusal or f"{top} alternatives: {error.message}"
-            if error.status in (404, 405, 501) or not top:
-                return _Rung(None, "refused", error.message, error), name
-            continue
-        if not bodies.outputs(decoded):
-            return _Rung(None, "error", "the reply holds no answer", _no_answer()), name
-        return _climbed(decoded, top, refusal), name
-    raise AssertionError("the last rung returns")
-
-
-def _climbed(decoded: Any, top: int, refusal: str) -> _Rung:
-    got = max((len(p.top) for p in bodies.outputs(decoded)[0].positions or ()), default=0)
-    if got:
-        return _Rung(got if got < top else top, "yes", refusal or f"{got} alternatives a token")
-    if refusal:
-        return _Rung(0, "refused", refusal)
-    return _Rung(0, "absent", f"asked for {top}, the reply holds none and no error")
-
-
-def _no_answer() -> EndpointError:
-    return EndpointError("no-answer", "the reply holds no answer in a known shape")
-
-
-def _wants_other_length(error: EndpointError, name: str) -> bool:
-    return name == "max_tokens" and "max_completion_tokens" in error.body
-
-
-def _prompt(prompt: Prompt, chat: bool) -> dict[str, Any]:
-    if chat:
-        return {"messages": wire.chat_messages(prompt)}
-    return {
-        "prompt": prompt.text or "\n".join(str(m.get("content")) for m in prompt.messages or ())
-    }
 
 
 async def _extras(
     client: Client,
     asked: Mapping[str, Any],
     prompt: Prompt,
-    name: str,
+    dialect: Dialect,
     chat: bool,
-    legacy: _Rung,
 ) -> list[Capability]:
     out = [await _tokenize(client, str(asked["model"]))]
     path = wire.CHAT if chat else wire.COMPLETIONS
-    body = {**asked, **_prompt(prompt, chat), name: 1}
+    body = {**dialect.body(asked), **prompt_fields(prompt, chat=chat)}
     out.append(await _token_ids(client, path, body))
-    out.append(await _continues(client, body, name) if chat else Capability(
+    out.append(await _continues(client, body) if chat else Capability(
         "continue_final_message", "refused", "no chat path"
     ))  # fmt: skip
     return out
 
 
 async def _tokenize(client: Client, model: str) -> Capability:
-    for body in ({"model": model, "prompt": "one two"}, {"content": "one two"}):
+    for fields in TOKENIZE_BODIES:
+        body = {name: model if name == "model" else "one two" for name in fields}
         try:
             _, decoded = await client.post_json("/tokenize", body, retry=False)
         except EndpointError as error:
             note = error.message
             continue
-        if isinstance(decoded, Mapping) and isinstance(decoded.get("tokens"), list):
-            return Capability("/tokenize", "yes", f"{len(decoded['tokens'])} tokens for two words")
+        ids = token_ids_of(decoded)
+        if ids:
+            return Capability("/tokenize", "yes", f"{len(ids)} tokens for two words")
         note = "the reply holds no tokens"
     return Capability("/tokenize", "refused", note)
+
+
+def token_ids_of(decoded: Any) -> list[int]:
+    """Ids in a reply of ``/tokenize``: ``{"tokens": [...]}``, or TGI's list of ``{"id": ...}``."""
+    tokens = decoded.get("tokens") if isinstance(decoded, Mapping) else decoded
+    if not isinstance(tokens, list):
+        return []
+    ids = [t.get("id") if isinstance(t, Mapping) else t for t in tokens]
+    return [i for i in ids if isinstance(i, int)] if all(isinstance(i, int) for i in ids) else []
 
 
 async def _token_ids(client: Client, path: str, body: Mapping[str, Any]) -> Capability:
@@ -185,7 +147,7 @@ async def _token_ids(client: Client, path: str, body: Mapping[str, Any]) -> Capa
     return Capability("return_token_ids", "absent", "the field is ignored")
 
 
-async def _continues(client: Client, body: Mapping[str, Any], name: str) -> Capability:
+async def _continues(client: Client, body: Mapping[str, Any]) -> Capability:
     """Is an assistant message at the end a prefix to go on from? Then two short words make the
     prompt longer by themselves; a server that closes the turn adds its marks, too."""
     kind = "continue_final_message"

@@ -7,24 +7,33 @@ never returned: every text that leaves this module has them struck out.
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from detdiag.targets.endpoint.address import Address
 from detdiag.targets.endpoint.exchange import EndpointError, Limits, Reply, Retry
+from detdiag.targets.endpoint.headers import (
+    LONGEST_WAIT_S,
+    asked_wait_s,
+    moved_to,
+    request_headers,
+    secrets_of,
+    worth_asking_again,
+)
+from detdiag.targets.endpoint.reading import error_inside, message_of, read_body
 
 if TYPE_CHECKING:
     import httpx
 
-RETRIED_STATUS: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 LARGEST_BODY: Final = 64 * 1024 * 1024
-"""Bytes of one reply that are read at most."""
-LONGEST_WAIT_S: Final = 30.0
+"""Bytes of one reply, unpacked, that are read at most."""
+LARGEST_PAGE: Final = 8 * 1024 * 1024
+"""The same for a page of metrics."""
 
 
 class Client:
@@ -45,8 +54,8 @@ class Client:
         self.limits = limits or Limits()
         self.timeout_s = timeout_s
         self.retries = retries
-        self._headers = _all_headers(address, headers or {}, api_key)
-        self._secrets = _secrets(address, headers or {}, api_key)
+        self._headers = request_headers(address, headers or {}, api_key)
+        self._secrets = secrets_of(address, headers or {}, api_key)
         self._transport = transport
         self._pools: dict[str, httpx.AsyncClient] = {}
         self._ports: dict[str, list[int]] = {}
@@ -82,37 +91,41 @@ class Client:
                 reply = await self._once(method, path, body, connection, timeout_s)
             except EndpointError as error:
                 most = min(1, self.retries) if error.kind == "timeout" else self.retries
-                if not retry or len(tried) >= most:
+                if not retry or error.lasting or len(tried) >= most:
                     raise self._final(error, tried) from error.__cause__
                 tried.append(await self._back_off(error.message, len(tried), None))
                 continue
-            if reply.status in RETRIED_STATUS and retry and len(tried) < self.retries:
-                after = reply.headers.get("retry-after")
-                tried.append(await self._back_off(f"HTTP {reply.status}", len(tried), after))
+            wait_s = asked_wait_s(reply.headers)
+            if retry and len(tried) < self.retries and worth_asking_again(reply, wait_s):
+                tried.append(await self._back_off(reply.says(), len(tried), wait_s))
                 continue
-            return Reply(
-                reply.status, reply.headers, reply.body, reply.sent_s, reply.first_byte_s,
-                reply.end_s, reply.connection, tuple(tried),
-            )  # fmt: skip
+            return replace(reply, retries=tuple(tried))
 
     async def post_json(
         self, path: str, body: Mapping[str, Any], **options: Any
     ) -> tuple[Reply, Any]:
-        """POST and decode; raises :class:`EndpointError` for a status of 400 and above."""
+        """POST and decode; raises :class:`EndpointError` for a status of 300 and above, and for an
+        error inside a 200."""
         reply = await self.call("POST", path, body, **options)
-        if reply.status >= 300:
+        if reply.outcome >= 300:
             raise self.refused(reply)
         return reply, reply.json()
 
     def refused(self, reply: Reply) -> EndpointError:
         """The error of a reply with another status than success, with the server's own words."""
-        words = self.scrub(_message(reply.body))
+        words = self.scrub(message_of(reply.body))
+        shown = ": ".join(filter(None, [reply.says(), words]))
+        tip = None
+        if reply.status in (401, 403):
+            tip = "name the variable that holds the key with --api-key-env"
+        if 300 <= reply.status < 400:
+            shown += f": moved to {moved_to(reply.headers)}"
+            tip = "give that address; redirects are not followed, since a key would go with them"
+        wait_s = asked_wait_s(reply.headers)
+        if wait_s is not None and wait_s > LONGEST_WAIT_S:
+            shown += f" (asks to wait {wait_s:.0f} s)"
         return EndpointError(
-            "http",
-            f"HTTP {reply.status}" + (f": {words}" if words else ""),
-            status=reply.status,
-            retries=reply.retries,
-            body=words,
+            "http", shown, status=reply.outcome, retries=reply.retries, body=words, tip=tip
         )
 
     @contextmanager
@@ -120,14 +133,20 @@ class Client:
         """Blocking GETs for a thread beside the event loop; None for what is no 200."""
         import httpx
 
-        with httpx.Client(headers=self._headers, timeout=5.0, verify=self._tls()) as pool:
+        headers = {**self._headers, "accept-encoding": "identity"}
+        with httpx.Client(headers=headers, timeout=5.0, verify=self._tls()) as pool:
 
             def get(path: str) -> str | None:
+                page = b""
                 try:
-                    reply = pool.get(self.address.url(path))
+                    with pool.stream("GET", self.address.url(path)) as reply:
+                        for piece in reply.iter_raw():
+                            page += piece
+                            if len(page) > LARGEST_PAGE:
+                                return None
                 except httpx.HTTPError:
                     return None
-                return reply.text if reply.status_code == 200 else None
+                return page.decode("utf-8", "replace") if reply.status_code == 200 else None
 
             yield get
 
@@ -188,14 +207,16 @@ class Client:
                 )
                 response = await pool.send(request, stream=True)
                 first = time.perf_counter()
-                data = await _read(response)
+                data = await read_body(response, LARGEST_BODY)
         except (TimeoutError, httpx.TimeoutException) as error:
             await self.forget(connection)
             message = f"no reply within {limit_s:g} s from {self.address.shown}"
             raise EndpointError("timeout", message) from error
         except httpx.ConnectError as error:
-            message = f"cannot connect to {self.address.shown}: {self._words(error)}"
-            raise EndpointError("unreachable", message) from error
+            raise self._unreachable(error) from error
+        except EndpointError:
+            await self.forget(connection)
+            raise
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             await self.forget(connection)
             message = f"the reply broke off: {type(error).__name__} {self._words(error)}".strip()
@@ -208,7 +229,19 @@ class Client:
             clock + first,
             clock + time.perf_counter(),
             self._connection(connection, response),
+            told=error_inside(response.status_code, data),
         )
+
+    def _unreachable(self, error: Exception) -> EndpointError:
+        words = self._words(error)
+        message = f"cannot connect to {self.address.shown}: {words}"
+        if "CERTIFICATE_VERIFY_FAILED" in words:
+            tip = "SSL_CERT_FILE=CA.pem in the environment trusts its authority"
+            return EndpointError("unreachable", message, tip=tip, lasting=True)
+        if "SSL" in words or "TLS" in words:
+            tip = "does this port speak https? http:// if not"
+            return EndpointError("unreachable", message, tip=tip, lasting=True)
+        return EndpointError("unreachable", message, tip="is the server running at this address?")
 
     def _connection(self, label: str, response: httpx.Response) -> str:
         """``label``, with a number from its second TCP connection on (the server may hang up)."""
@@ -228,79 +261,13 @@ class Client:
     def _final(self, error: EndpointError, tried: list[Retry]) -> EndpointError:
         times = f" (after {len(tried)} retries)" if tried else ""
         return EndpointError(
-            error.kind, error.message + times, status=error.status, retries=tuple(tried)
-        )
+            error.kind, error.message + times, status=error.status, retries=tuple(tried),
+            tip=error.tip, lasting=error.lasting,
+        )  # fmt: skip
 
-    async def _back_off(self, why: str, tried: int, retry_after: str | None) -> Retry:
-        wait_s = _retry_after_s(retry_after)
+    async def _back_off(self, why: str, tried: int, wait_s: float | None) -> Retry:
         if wait_s is None:
             wait_s = 0.25 * 2**tried
-        wait_s = min(LONGEST_WAIT_S, max(0.0, wait_s))
         at_s = time.time()
         await asyncio.sleep(wait_s)
         return Retry(why, at_s, wait_s)
-
-
-async def _read(response: httpx.Response) -> bytes:
-    chunks, size = [], 0
-    try:
-        async for chunk in response.aiter_bytes():
-            size += len(chunk)
-            if size > LARGEST_BODY:
-                raise EndpointError(
-                    "truncated", f"the reply is larger than {LARGEST_BODY // 2**20} MiB"
-                )
-            chunks.append(chunk)
-    finally:
-        await response.aclose()
-    return b"".join(chunks)
-
-
-def _all_headers(address: Address, given: Mapping[str, str], api_key: str | None) -> dict[str, str]:
-    from detdiag import __version__
-
-    headers = {"user-agent": f"detdiag/{__version__}", "accept": "application/json"}
-    if api_key:
-        headers["authorization"] = f"Bearer {api_key}"
-        if "azure" in address.api:
-            headers["api-key"] = api_key
-    return {**headers, **{k.lower(): v for k, v in given.items()}}
-
-
-def _secrets(address: Address, given: Mapping[str, str], api_key: str | None) -> tuple[str, ...]:
-    """Texts to strike out, longest first. Short values would strike out innocent text."""
-    import urllib.parse
-
-    parts = urllib.parse.urlsplit(address.api)
-    found = [api_key or "", *given.values(), parts.password or ""]
-    found += [word for value in given.values() for word in value.split()]
-    found += [value for _, value in urllib.parse.parse_qsl(address.query)]
-    return tuple(sorted({s for s in found if len(s) >= 6}, key=len, reverse=True))
-
-
-def _message(body: bytes) -> str:
-    """The server's own words in an error body, on one line."""
-    try:
-        found = orjson.loads(body)
-    except ValueError:
-        return " ".join(body[:300].decode("utf-8", "replace").split())[:200]
-    for key in ("error", "detail", "message"):
-        if isinstance(found, dict) and found.get(key):
-            found = found[key]
-    if isinstance(found, dict):
-        found = found.get("message") or found
-    return " ".join(str(found).split())[:300]
-
-
-def _retry_after_s(value: str | None) -> float | None:
-    """Seconds of a ``Retry-After`` header: a number or an HTTP date (RFC 9110)."""
-    if value is None:
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        pass
-    try:
-        return email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-    except (ValueError, TypeError):
-        return None

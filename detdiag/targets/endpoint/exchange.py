@@ -18,8 +18,9 @@ FailureKind = Literal[
 
 
 class EndpointError(DetdiagError):
-    """A call that gave no answer. ``kind`` says how, ``status`` the HTTP status if there was one,
-    ``retries`` what was tried before."""
+    """A call that gave no answer. ``kind`` says how, ``status`` the HTTP status if there was one
+    (or the one that the body of a 200 names), ``retries`` what was tried before. ``lasting``:
+    asking again cannot help. Characters that no terminal should get are spelled out."""
 
     def __init__(
         self,
@@ -29,12 +30,16 @@ class EndpointError(DetdiagError):
         status: int | None = None,
         retries: tuple[Retry, ...] = (),
         body: str = "",
+        tip: str | None = None,
+        lasting: bool = False,
     ) -> None:
-        super().__init__(message)
+        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+        super().__init__(shown, tip=tip)
         self.kind = kind
         self.status = status
         self.retries = retries
         self.body = body
+        self.lasting = lasting
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,8 @@ class Retry:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A complete HTTP reply. Times are seconds since 1970; ``first_byte_s`` is when the headers
-    were there; ``headers`` have lower-case names."""
+    were there; ``headers`` have lower-case names. ``told`` is the status that the body of a 200
+    names, where it holds an error."""
 
     status: int
     headers: Mapping[str, str]
@@ -62,22 +68,49 @@ class Reply:
     end_s: float
     connection: str
     retries: tuple[Retry, ...] = ()
+    told: int | None = None
 
     @property
     def wall_s(self) -> float:
         return self.end_s - self.sent_s
 
+    @property
+    def outcome(self) -> int:
+        """The status that counts."""
+        return self.status if self.told is None else self.told
+
+    def says(self) -> str:
+        return f"HTTP {self.status}" + (f" with error {self.told}" if self.told else "")
+
     def json(self) -> Any:
-        """The decoded body; raises :class:`EndpointError` if it is not JSON."""
+        """The decoded body; raises :class:`EndpointError` if it is neither JSON nor an event
+        stream (some servers and gateways stream although nobody asked them to)."""
         try:
             return orjson.loads(self.body)
         except ValueError as error:
+            streamed = _streamed(self.body)
+            if streamed is not None:
+                return streamed
             raise EndpointError(
                 "invalid-json",
                 f"HTTP {self.status}: the reply is not JSON ({_start(self.body)})",
                 status=self.status,
                 retries=self.retries,
             ) from error
+
+
+def _streamed(body: bytes) -> Any:
+    """One body from server-sent events, comment lines (OpenRouter's ``: OPENROUTER PROCESSING``)
+    left out; None where it holds none. Comments may stand in front of plain JSON, too."""
+    if body.lstrip()[:5] != b"data:" and body.lstrip()[:1] != b":":
+        return None
+    from detdiag.evidence.adapters.streams import decode_body
+
+    text = body.decode("utf-8", "replace")
+    found = decode_body(text)
+    if found is None:
+        found = decode_body("\n".join(x for x in text.splitlines() if not x.startswith(":")))
+    return found
 
 
 def _start(body: bytes) -> str:

@@ -10,18 +10,22 @@ from detdiag.targets.endpoint.client import Client
 from detdiag.targets.endpoint.exchange import EndpointError, Reply
 
 State = Literal["yes", "refused", "absent", "error"]
-INFO_PATHS: Final = {
-    "version": "/version",
-    "props": "/props",
-    "server_info": "/get_server_info",
-    "ollama_version": "/api/version",
-    "tgi_info": "/info",
-    "metrics": "/metrics",
-    "models": "v1:/models",
-}
+INFO_PATHS: Final = (
+    ("version", "/version"),
+    ("props", "/props"),
+    ("server_info", "/get_server_info"),
+    ("server_info", "/server_info"),
+    ("ollama_version", "/api/version"),
+    ("tgi_info", "/info"),
+    ("metrics", "/metrics"),
+    ("models", "v1:/models"),
+)
+"""SGLang names its route without ``get_`` from 0.5.6 on; the second is asked where the first
+tells nothing."""
 _INFO_FIELDS: Final = (
     "version", "build_info", "total_slots", "model_path", "model_alias", "n_ctx", "model_id",
-    "model_dtype", "docker_label", "sha", "served_model_name", "disable_radix_cache",
+    "model_dtype", "docker_label", "router", "sha", "weight_version", "served_model_name",
+    "disable_radix_cache",
     "max_running_requests", "enable_deterministic_inference", "attention_backend", "tp_size",
     "dp_size", "quantization", "kv_cache_dtype", "max_batch_total_tokens", "schedule_policy",
 )  # fmt: skip
@@ -42,11 +46,14 @@ class Capability:
 async def information(
     client: Client,
 ) -> tuple[list[Capability], dict[str, Any], Any]:
+    """What the routes tell: capabilities, facts by name, and whose metrics these are."""
     found: list[Capability] = []
     info: dict[str, Any] = {}
     metrics = None
-    for name, path in INFO_PATHS.items():
+    for name, path in INFO_PATHS:
         shown = path.replace("v1:", "/v1")
+        if name in info:
+            continue
         try:
             reply = await client.call("GET", path, retry=False, timeout_s=10.0)
         except EndpointError as error:
@@ -56,14 +63,33 @@ async def information(
             continue
         if name == "metrics":
             metrics = metrics_family(reply)
-            found.append(_metrics_capability(shown, reply, metrics))
+            found.append(metrics_capability(shown, reply, metrics))
             continue
         facts = _facts(reply)
         usable = reply.status == 200 and bool(facts)
-        found.append(Capability(shown, "yes" if usable else "refused", f"HTTP {reply.status}"))
+        found.append(Capability(shown, "yes" if usable else "refused", _note(reply, usable)))
         if usable:
             info[name] = facts
     return found, info, metrics
+
+
+def _note(reply: Reply, usable: bool) -> str:
+    said = f"HTTP {reply.status}"
+    return said if usable or reply.status != 200 else f"{said}, but no facts in it"
+
+
+async def metrics_again(client: Client, told: list[Capability]) -> tuple[list[Capability], Any]:
+    """TGI and SGLang register their gauges with the first request: an empty page is read once
+    more after it."""
+    at = next((i for i, c in enumerate(told) if c.name == "/metrics"), None)
+    if at is None or told[at].state != "absent":
+        return told, None
+    try:
+        reply = await client.call("GET", "/metrics", retry=False, timeout_s=10.0)
+    except EndpointError:
+        return told, None
+    family = metrics_family(reply)
+    return [*told[:at], metrics_capability("/metrics", reply, family), *told[at + 1 :]], family
 
 
 def _facts(reply: Reply) -> dict[str, Any]:
@@ -99,23 +125,9 @@ def metrics_family(reply: Reply) -> Any:
     return None
 
 
-def _metrics_capability(shown: str, reply: Reply, family: str | None) -> Capability:
+def metrics_capability(shown: str, reply: Reply, family: str | None) -> Capability:
     if reply.status != 200:
         return Capability(shown, "refused", f"HTTP {reply.status}")
     if family is None:
         return Capability(shown, "absent", "no gauge of running requests that is known")
     return Capability(shown, "yes", f"names of {family}")
-
-
-def family_of(info: Mapping[str, Any]) -> str | None:
-    owners = " ".join(info.get("models", {}).get("owned_by", ())).lower()
-    for needle in ("vllm", "sglang", "llamacpp"):
-        if needle in owners:
-            return needle
-    if "props" in info:
-        return "llamacpp"
-    if "server_info" in info:
-        return "sglang"
-    if "tgi_info" in info:
-        return "tgi"
-    return "ollama" if "ollama_version" in info and "version" not in info else None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from detdiag.evidence.adapters import bodies as reply_bodies
 from detdiag.evidence.adapters import prompt_token_ids, response_factors
@@ -14,7 +15,7 @@ from detdiag.evidence.adapters.factors import header_labels, served_from_cache
 from detdiag.evidence.adapters.surfaces import surface_of
 from detdiag.evidence.observation import Observation, Output
 from detdiag.targets.endpoint import wire
-from detdiag.targets.endpoint.address import Address
+from detdiag.targets.endpoint.address import Address, moved
 from detdiag.targets.endpoint.capabilities import Capabilities, explore
 from detdiag.targets.endpoint.client import Client
 from detdiag.targets.endpoint.exchange import EndpointError, Reply
@@ -22,6 +23,7 @@ from detdiag.targets.prompts import Prompt
 
 Api = Literal["chat", "completions"]
 _KEPT = ("id", "created", "usage", "service_tier", "timings")
+_SHORT_ID: Final = re.compile(r"\D*\d{1,6}")
 _NUMBERS = itertools.count(1)
 
 
@@ -56,9 +58,31 @@ class EndpointTarget:
         return caps.top if caps.chat else caps.completions_top
 
     async def explore(self, prompt: Prompt) -> Capabilities:
-        """Find the capabilities; raises :class:`EndpointError` if nothing answers."""
-        self.capabilities = await explore(self.client, self.model, self.template, prompt)
+        """Find the capabilities; raises :class:`EndpointError` if nothing answers.
+
+        Where the address has no such route, its other usual bases are tried (``/v1`` below a
+        prefix). A field of our own that the server refuses leaves the template."""
+        try:
+            self.capabilities = await explore(self.client, self.model, self.template, prompt)
+        except EndpointError as error:
+            if error.status not in (404, 405) or not await self._elsewhere(prompt):
+                raise
+        if self.capabilities.dropped:
+            dropped = self.capabilities.dropped
+            self.template = {k: v for k, v in self.template.items() if k not in dropped}
         return self.capabilities
+
+    async def _elsewhere(self, prompt: Prompt) -> bool:
+        given = self.client.address
+        for api in given.elsewhere:
+            self.client.address = moved(given, api)
+            try:
+                self.capabilities = await explore(self.client, self.model, self.template, prompt)
+            except EndpointError:
+                continue
+            return True
+        self.client.address = given
+        return False
 
     def body(
         self,
@@ -133,7 +157,11 @@ class EndpointTarget:
             output=output,
             factors=found,
             response={
-                **{k: decoded[k] for k in _KEPT if decoded.get(k) is not None},
+                **{
+                    k: decoded[k]
+                    for k in _KEPT
+                    if decoded.get(k) is not None and _tells(decoded, k)
+                },
                 "context": context_of(reply, labels, phase, burst),
             },
             role=role,
@@ -150,18 +178,35 @@ class EndpointTarget:
                 retries=reply.retries,
             )
         output = found[0]
-        if output.text is None and output.token_ids is None and not output.positions:
+        if output.token_ids or output.positions or output.text:
+            return output
+        if output.finish_reason == "length":
+            raise EndpointError(
+                "no-answer",
+                "the reply holds no text: all its tokens went to reasoning that is not shown; "
+                "--max-new-tokens gives it room to answer",
+                retries=reply.retries,
+            )
+        if output.text is None:
             raise EndpointError(
                 "no-answer", "the reply holds a choice without text", retries=reply.retries
             )
         return output
 
 
+def _tells(decoded: Mapping[str, Any], key: str) -> bool:
+    """Ollama draws its ids from a thousand numbers: two equal ones are no sign of a cache."""
+    return key != "id" or not _SHORT_ID.fullmatch(str(decoded["id"]))
+
+
 def context_of(
     reply: Reply, labels: Mapping[str, str], phase: str, burst: str | None
 ) -> dict[str, Any]:
     """What an observation keeps about the call itself; times in seconds since 1970."""
-    first, every = wire.vector_digests(wire.decode_exact(reply.body))
+    try:
+        first, every = wire.vector_digests(wire.decode_exact(reply.body))
+    except ValueError:  # put together from a stream, or numbers that no float holds
+        first = every = None
     out: dict[str, Any] = {
         "phase": phase,
         "connection": reply.connection,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from detdiag.errors import DetdiagError
@@ -14,6 +15,9 @@ CHAT: Final = "v1:/chat/completions"
 COMPLETIONS: Final = "v1:/completions"
 _OURS: Final = frozenset({"messages", "prompt", "stream", "stream_options", "max_tokens"})
 _LENGTHS: Final = ("max_tokens", "max_completion_tokens")
+DEFAULT_TEMPLATE: Final[Mapping[str, Any]] = MappingProxyType({"temperature": 0})
+"""What every request starts from where the user gave none. Zero is greedy everywhere: vLLM raises
+a tiny temperature to 0.01, TGI samples at everything but exactly 0."""
 
 
 class Sent(float):
@@ -55,6 +59,11 @@ def length_of_template(template: Mapping[str, Any]) -> int | None:
     return None
 
 
+def is_default(template: Mapping[str, Any]) -> bool:
+    """Whether the body holds nothing of the user's own (the model's name aside)."""
+    return {k: v for k, v in template.items() if k != "model"} == dict(DEFAULT_TEMPLATE)
+
+
 def length_field(template: Mapping[str, Any]) -> str:
     return _LENGTHS[1] if _LENGTHS[1] in template else _LENGTHS[0]
 
@@ -81,7 +90,10 @@ def with_logprobs(body: dict[str, Any], top: int, *, chat: bool) -> dict[str, An
 
 def decode_exact(raw: bytes) -> Any:
     """JSON with every fraction as :class:`Sent`; raises ``ValueError``."""
-    return json.loads(raw, parse_float=Sent)
+    try:
+        return json.loads(raw, parse_float=Sent)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 def vector_digests(decoded: Any) -> tuple[str | None, str | None]:
