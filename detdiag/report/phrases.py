@@ -1,11 +1,13 @@
 """Sentences of the verdict, the probes and the gate in another language, by their English form.
 
-The report object holds English sentences; they are its contract. ``phrases.json`` maps the English
-template of each to the translated one, and :func:`localised` makes a copy of a report whose
-sentences are translated, for renderers. A text without a template stays as it is.
+The report object holds English sentences; they are its contract. ``phrases.LANG.json`` maps the
+English template of each to the translated one, ``rule_texts.LANG.json`` beside the rules does so
+for what the rule files say, and :func:`localised` makes a copy of a report whose sentences are
+translated, for renderers. A text without a template stays as it is.
 
 Fields of an English template: ``{x}`` any text, ``{x:n}`` a number, ``{x:s}`` a plural ending,
-``{x:t}`` a text that is translated in turn, ``{x:l}`` a list of such texts (``,``, ``;``, ``and``).
+``{x:w}`` one name without a space, ``{x:t}`` a text that is translated in turn, ``{x:l}`` a list of
+such texts (``,``, ``;``, ``and``), ``{x:v}`` stretches of versions (``;``).
 """
 
 from __future__ import annotations
@@ -22,17 +24,24 @@ from detdiag.report.safe import looks_like_command
 
 SENTENCE_KEYS: Final = frozenset(
     "sentence would_change why title reason summary action command cost verify note notes evidence "
-    "limits metric unit conditions level_because statement".split()
+    "limits metric unit conditions level_because statement arithmetic".split()
 )
 """Keys of a report under which a text is a sentence of detdiag's own."""
 _LEFT_ALONE: Final = frozenset({"fingerprint", "outputs", "effective_params", "target", "tool"})
-"""Parts that hold other people's text or names only."""
-_FIELD: Final = re.compile(r"\{(\w+)(?::([nstl]))?\}")
+"""Parts that hold other people's text or names only, or have a walk of their own."""
+_OWN_VALUES: Final = frozenset({"decoding", "tie_break", "rng_scope"})
+"""Rows of the parameter table whose value is a sentence and no parameter's value."""
+_PACKAGE: Final = Path(__file__).parents[1]
+_CATALOGUES: Final = (("report", "phrases"), ("rules", "rule_texts"))
+"""Folder and name of the files that hold templates."""
+_FIELD: Final = re.compile(r"\{(\w+)(?::([nstlvw]))?\}")
 _PATTERN: Final = {
     "n": r"[-+]?[\d.,]+(?:e[-+]?\d+)?(?:\s?%)?|∞|inf",
     "s": r"e?s?",
     "t": r".+?",
     "l": r".+?",
+    "v": r".+?",
+    "w": r"[\w.:-]+",
     "": r".+?",
 }
 LONGEST: Final = 1000
@@ -80,10 +89,11 @@ def compiled(english: str, translated: str) -> Phrase:
 @lru_cache(maxsize=4)
 def phrases(lang: str) -> tuple[dict[str, str], tuple[Phrase, ...]]:
     """``(texts without fields, templates from the most to the least literal)`` of a language."""
-    path = Path(__file__).with_name(f"phrases.{lang}.json")
-    if not path.is_file():
-        return {}, ()
-    raw: dict[str, str] = json.loads(path.read_text("utf-8"))
+    raw: dict[str, str] = {}
+    for folder, name in _CATALOGUES:
+        path = _PACKAGE / folder / f"{name}.{lang}.json"
+        if path.is_file():
+            raw |= json.loads(path.read_text("utf-8"))
     plain = {en: text for en, text in raw.items() if not _FIELD.search(en)}
     made = [compiled(en, text) for en, text in raw.items() if en not in plain]
     return plain, tuple(sorted(made, key=lambda p: -p.weight))
@@ -164,6 +174,8 @@ def _filled(phrase: Phrase, found: re.Match[str], lang: str) -> str:
             value = translated(value, lang)
         elif kind == "l":
             value = _list(value, lang)
+        elif kind == "v":
+            value = "；".join(translated(part, lang) for part in value.split("; "))
         values[name] = value
     return _FIELD.sub(lambda m: values[m[1]], phrase.text)
 
@@ -190,15 +202,37 @@ def _walk(value: Any, lang: str, key: str) -> Any:
         if isinstance(value.get("title"), str) and value["title"].endswith(" ..."):
             value = {**value, "title": _whole_title(value)}
         made = {k: v if k in _LEFT_ALONE else _walk(v, lang, str(k)) for k, v in value.items()}
+        if isinstance(made.get("effective_params"), (list, tuple)):
+            made["effective_params"] = [parameter(row, lang) for row in made["effective_params"]]
         if isinstance(kind, str) and isinstance(made.get("summary"), str):
             made["summary"] = _with_kind(kind, made["summary"], lang)
         return made
     if isinstance(value, (list, tuple)):
         # a list under "conditions" holds the arms of a contrast: values, not sentences
         return list(value) if key == "conditions" else [_walk(item, lang, key) for item in value]
-    if isinstance(value, str) and key in SENTENCE_KEYS and not looks_like_command(value):
-        return translated(value, lang)
-    return value
+    if not isinstance(value, str) or key not in (*SENTENCE_KEYS, "source"):
+        return value
+    # a citation, or advice that begins with the assignment to make, is only known as a whole
+    whole = key == "source" or looks_like_command(value)
+    return phrases(lang)[0].get(value, value) if whole else translated(value, lang)
+
+
+def parameter(row: Any, lang: str) -> Any:
+    """A row of the parameter table: where a value comes from is said in ``lang``, names stay."""
+    if not isinstance(row, Mapping) or lang == "en":
+        return row
+    own = ("note", "value") if row.get("parameter") in _OWN_VALUES else ("note",)
+    made: dict[str, Any] = {
+        k: translated(str(row[k]), lang) for k in ("origin", *own) if row.get(k)
+    }
+    if isinstance(row.get("ignored"), (list, tuple)):
+        made["ignored"] = [_origin_first(str(text), lang) for text in row["ignored"]]
+    return {**row, **made}
+
+
+def _origin_first(text: str, lang: str) -> str:
+    origin, colon, value = text.partition(": ")
+    return translated(origin, lang) + colon + value
 
 
 def _whole_title(layer: Mapping[str, Any]) -> str:
