@@ -64,12 +64,15 @@ def audit(
     ] = "high",
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the last line.")] = False,
+    lang: Annotated[str, typer.Option(help="Language of the text: en or zh.")] = "en",
     redact: Annotated[str, typer.Option(help="none, prompts or all.")] = "none",
 ) -> None:
     """Judge configuration against what each engine and provider really does, by version."""
     from detdiag.audit import walk
     from detdiag.audit.deployment import AuditResult, audit_files
+    from detdiag.report.messages import speaker
 
+    speaker(lang)
     if fail_on not in (*LEVELS, "never"):
         raise DetdiagError(f"unknown severity {fail_on!r}", tip="one of high medium low info never")
     outputs = [Path(name) for name in output or ()]
@@ -89,7 +92,7 @@ def audit(
         for line in walked.unreadable if not quiet else ():
             print(f"not read: {line}", file=sys.stderr)
     reached = [f for f in total.findings if f.kind != "ok" and _at_least(f, fail_on)]
-    _write(total, outputs, paths, as_json=as_json, redact=redact)
+    _write(total, outputs, paths, as_json=as_json, lang=lang, redact=redact)
     if fix is not None:
         from detdiag.audit.fix import write_fixed
 
@@ -98,7 +101,7 @@ def audit(
         ):
             print(line, file=sys.stderr)
     count = len({doc.path for doc in total.documents})
-    _show(total, count, fail_on, len(reached), as_json=as_json, quiet=quiet)
+    _show(total, count, fail_on, len(reached), lang, as_json=as_json, quiet=quiet)
     if files and not folders:
         _ask(total)
     raise typer.Exit(int(Exit.ATTRIBUTED if reached else Exit.CLEAN))
@@ -160,7 +163,13 @@ def _report(result: AuditResult, paths: list[Path]) -> dict[str, Any]:
 
 
 def _write(
-    result: AuditResult, outputs: list[Path], paths: list[Path], *, as_json: bool, redact: str
+    result: AuditResult,
+    outputs: list[Path],
+    paths: list[Path],
+    *,
+    as_json: bool,
+    lang: str,
+    redact: str,
 ) -> None:
     if not outputs and not as_json:
         return
@@ -169,7 +178,8 @@ def _write(
     report = _report(result, paths)
     for path in outputs:
         machine = str(path) != "-" and kind_of(path) in ("sarif", "junit", "codequality")
-        write_outputs(for_machines(report) if machine else report, [path], redact=redact)
+        shown = for_machines(report) if machine else report
+        write_outputs(shown, [path], lang=lang, redact=redact)
     if as_json:
         write_outputs(report, [Path("-")], stdout_kind="json", redact=redact)
 
@@ -190,13 +200,23 @@ def for_machines(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(
-    result: AuditResult, files: int, fail_on: str, reached: int, *, as_json: bool, quiet: bool
+    result: AuditResult,
+    files: int,
+    fail_on: str,
+    reached: int,
+    lang: str,
+    *,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     from detdiag.audit import text
 
     if not as_json and not quiet:
-        lines = [*text.findings_lines(result.findings), *text.notes_lines(result.findings)]
-        for line in [*lines, *text.effective_lines(result.effective)]:
+        for line in text.findings_lines(result.findings, lang):
+            print(line)
+        for line in text.notes_lines(result.findings, lang):
+            print(line)
+        for line in text.effective_lines(result.effective, lang):
             print(line)
     sys.stdout.flush()
-    print(text.closing_line(result.findings, files, fail_on, reached), file=sys.stderr)
+    print(text.closing_line(result.findings, files, fail_on, reached, lang), file=sys.stderr)

@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,9 +56,10 @@ _LIST: Final = re.compile(r"; |, (?:and )?| and | \+ ")
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """One template: ``probe`` is its longest literal part, for a quick test."""
+    """One template: ``probe`` is its longest literal part, for a quick test; ``pattern`` is only
+    compiled for a text that holds it."""
 
-    pattern: re.Pattern[str]
+    pattern: str
     kinds: Mapping[str, str]
     text: str
     probe: str
@@ -83,7 +84,12 @@ def compiled(english: str, translated: str) -> Phrase:
     parts.append(re.escape(literals[-1]))
     probe = max(literals, key=len)
     weight = sum(map(len, literals)) + sum(kind == "n" for kind in kinds.values())
-    return Phrase(re.compile("".join(parts), re.S), kinds, translated, probe, weight)
+    return Phrase("".join(parts), kinds, translated, probe, weight)
+
+
+@cache
+def _pattern(source: str) -> re.Pattern[str]:
+    return re.compile(source, re.S)
 
 
 @lru_cache(maxsize=4)
@@ -140,7 +146,7 @@ def _whole(text: str, lang: str, *, weak: bool = False, tight: bool = False) -> 
         if (phrase.weight < WEAK) is not weak:
             continue
         for form, ending in forms:
-            found = phrase.pattern.fullmatch(form) if phrase.probe in form else None
+            found = _pattern(phrase.pattern).fullmatch(form) if phrase.probe in form else None
             if found is not None and not (tight and _runs_over(phrase, found)):
                 shown = _filled(phrase, found, lang) + ending
                 if not weak or is_chinese(shown):
@@ -175,13 +181,17 @@ def _filled(phrase: Phrase, found: re.Match[str], lang: str) -> str:
         elif kind == "l":
             value = _list(value, lang)
         elif kind == "v":
-            value = "；".join(translated(part, lang) for part in value.split("; "))
+            value = _stretches(value, lang)
         values[name] = value
     return _FIELD.sub(lambda m: values[m[1]], phrase.text)
 
 
 def _list(text: str, lang: str) -> str:
     return "、".join(translated(part, lang) for part in _LIST.split(text))
+
+
+def _stretches(text: str, lang: str) -> str:
+    return "；".join(translated(part, lang) for part in text.split("; "))
 
 
 def is_chinese(text: str) -> bool:
@@ -210,11 +220,20 @@ def _walk(value: Any, lang: str, key: str) -> Any:
     if isinstance(value, (list, tuple)):
         # a list under "conditions" holds the arms of a contrast: values, not sentences
         return list(value) if key == "conditions" else [_walk(item, lang, key) for item in value]
-    if not isinstance(value, str) or key not in (*SENTENCE_KEYS, "source"):
-        return value
-    # a citation, or advice that begins with the assignment to make, is only known as a whole
-    whole = key == "source" or looks_like_command(value)
-    return phrases(lang)[0].get(value, value) if whole else translated(value, lang)
+    if isinstance(value, str) and key in SENTENCE_KEYS:
+        return advice(value, lang)
+    if isinstance(value, str) and key == "source":
+        return phrases(lang)[0].get(value, value)
+    return value
+
+
+def advice(text: str, lang: str) -> str:
+    """``text`` in ``lang``; a command stays as it is.
+
+    Advice that begins with the assignment or the flag to set looks like one, but is known whole.
+    """
+    known = phrases(lang)[0].get(text, text)
+    return known if looks_like_command(text) else translated(text, lang)
 
 
 def parameter(row: Any, lang: str) -> Any:
@@ -225,6 +244,8 @@ def parameter(row: Any, lang: str) -> Any:
     made: dict[str, Any] = {
         k: translated(str(row[k]), lang) for k in ("origin", *own) if row.get(k)
     }
+    if isinstance(row.get("versions"), str):
+        made["versions"] = _stretches(row["versions"], lang)
     if isinstance(row.get("ignored"), (list, tuple)):
         made["ignored"] = [_origin_first(str(text), lang) for text in row["ignored"]]
     return {**row, **made}

@@ -15,7 +15,13 @@ from detdiag.report.model import CLUMPS
 PACKAGE = Path(detdiag.report.__file__).parent
 SOURCES = "\n".join(
     path.read_text("utf-8")
-    for pattern in ("report/**/*.py", "report/**/*.jinja", "gate/*.py")
+    for pattern in (
+        "report/**/*.py",
+        "report/**/*.jinja",
+        "gate/*.py",
+        "audit/text.py",
+        "commands/explain.py",
+    )
     for path in sorted(PACKAGE.parent.glob(pattern))
 )
 
