@@ -97,6 +97,24 @@ SCENARIOS: dict[str, Scenario] = {
         later=lambda seed: Behaviour(seed=seed, kernel="b"),
         quick=False,
     ),
+    "drift-weights-jittery": Scenario(
+        _one(replicas=3, choose_replica="request"),
+        ("version",),
+        ("version.drift",),
+        share=0.8,
+        later=lambda seed: Behaviour(seed=seed + 1000, replicas=3, choose_replica="request"),
+    ),
+    "drift-kernel-jittery": Scenario(
+        _one(replicas=3, choose_replica="request"),
+        says="replica pool or other tenants",
+        later=lambda seed: Behaviour(seed=seed, kernel="b", replicas=3, choose_replica="request"),
+        quick=False,
+    ),
+    "drift-none-jittery": Scenario(
+        _one(replicas=3, choose_replica="request"),
+        says="replica pool or other tenants",
+        later=lambda seed: Behaviour(seed=seed, replicas=3, choose_replica="request"),
+    ),
     "drift-none": Scenario(_one(), share=0.95, later=lambda seed: Behaviour(seed=seed)),
 }
 

@@ -39,6 +39,7 @@ from detdiag.verdict.endpoint.samples import (
     distinct,
     largest_change_nat,
 )
+from detdiag.verdict.endpoint.session_shift import ALARM, session_shift, shift_finding
 from detdiag.verdict.report_object import Confidence
 from detdiag.verdict.residue import FAR_ABOVE_ROUNDING_NAT
 from detdiag.verdict.stats import ALPHA, holm, wilson
@@ -93,7 +94,9 @@ def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, undrawn
     if not steady:
         extra, opened = _restless(case, now, tests, undrawn=undrawn)
         named += extra
-    named += _sessions(case, samples, tests)
+    drifted, shifted = _sessions(case, samples, tests)
+    named += drifted
+    findings += shifted
     if opened is None and not named and distinct(samples) > 1:
         opened = _leftover(case, now, tests)
     return Judged(tuple(named), tuple(findings), opened)
@@ -302,16 +305,29 @@ def _operator_finding(idle: Sequence[Sample], found: Idle, change: float | None)
     )  # fmt: skip
 
 
-def _sessions(case: Case, samples: Sequence[Sample], tests: _Tests) -> list[Named]:
-    """Against the baseline: each session constant, and apart."""
+def _sessions(
+    case: Case, samples: Sequence[Sample], tests: _Tests
+) -> tuple[list[Named], list[Finding]]:
+    """Against the baseline: sessions that repeat themselves by their answers, others by means."""
     found = tests.session
-    if found is None or not found.constant or tests.p["session"] > ALPHA:
-        return []
+    if found is None:
+        return [], []
+    if not found.constant:
+        return _shifted(case, samples)
+    if tests.p["session"] > ALPHA:
+        return [], []
     idle = [s for s in samples if s.arm == "idle"]
     before = sum(s.session != "now" for s in idle)
     finding = drift_finding(found, tests.p["session"], before, len(idle) - before)
-    finding = _with_facts(finding, case, "version.server-facts-changed")
-    return [(finding, "likely")]
+    return [(_with_facts(finding, case, "version.server-facts-changed"), "likely")], []
+
+
+def _shifted(case: Case, samples: Sequence[Sample]) -> tuple[list[Named], list[Finding]]:
+    shift = session_shift(samples)
+    if shift is None or shift.p > ALARM:
+        return [], []
+    finding = _with_facts(shift_finding(shift), case, "version.server-facts-changed")
+    return ([(finding, "suspected")], []) if shift.far else ([], [finding])
 
 
 def _leftover(case: Case, now: Sequence[Sample], tests: _Tests) -> Open:
