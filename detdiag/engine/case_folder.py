@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from detdiag.engine.case_logs import read_logs, recorded_method, unique
 from detdiag.errors import DetdiagError
 from detdiag.evidence.case import Case
 from detdiag.evidence.finding import Finding
 from detdiag.evidence.observation import Observation
-from detdiag.evidence.record import read_record
 from detdiag.layers import LAYERS
 
 OBSERVATIONS: Final = "observations.jsonl"
@@ -47,10 +47,10 @@ def load_case(
         raise DetdiagError(f"expected a case folder: {what}", path=folder)
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     observations, layers = _observations(folder / OBSERVATIONS)
-    ignored: list[str] = []
-    adapted = _adapted([*(p for p in files if p.name not in KNOWN), *extra], ignored)
-    method = recorded_method(passive=bool(adapted) and not observations)
-    observations = _unique(observations + adapted, ignored)
+    read = read_logs([*(p for p in files if p.name not in KNOWN), *extra])
+    ignored = list(read.ignored)
+    method = recorded_method(read, passive=bool(read.observations) and not observations)
+    observations = unique([*observations, *read.observations], ignored)
     audited = _audited(files, surface, engine_version)
     findings = [
         *audited[0],
@@ -58,7 +58,7 @@ def load_case(
         *_input_findings(folder, observations),
         *_fingerprint_findings(folder),
     ]
-    if not observations and not any(p.name in KNOWN for p in files):
+    if not observations and not read.without_answers and not any(p.name in KNOWN for p in files):
         held = f"; not recognised: {'; '.join(ignored)}" if ignored else ""
         raise DetdiagError(
             f"no evidence in this folder{held}",
@@ -76,22 +76,15 @@ def load_case(
     )
 
 
-def recorded_method(*, passive: bool) -> dict[str, Any]:
-    """``passive``: everything comes from logs, in which nobody varied anything on purpose."""
-    if not passive:
-        return {"conditions": "recorded evidence"}
-    limit = "logs show association, not proof: no condition was varied on purpose"
-    return {"conditions": "recorded evidence", "passive": True, "limits": [limit]}
-
-
 def load_evidence(paths: Sequence[Path], factor_layers: Mapping[str, str] | None = None) -> Case:
     """A case from exports of other tools; a file that no adapter knows is an error here."""
-    ignored: list[str] = []
     for path in paths:
         if not path.is_file():
             raise DetdiagError("no such file", path=path)
-    observations = _unique(_adapted(list(paths), ignored), ignored)
-    if not observations:
+    read = read_logs(paths)
+    ignored = list(read.ignored)
+    observations = unique(list(read.observations), ignored)
+    if not observations and not read.without_answers:
         raise DetdiagError(f"no evidence found: {'; '.join(ignored) or 'the files are empty'}")
     return Case(
         observations=tuple(observations),
@@ -101,7 +94,7 @@ def load_evidence(paths: Sequence[Path], factor_layers: Mapping[str, str] | None
         ),
         factor_layers=checked_layers(factor_layers or {}),
         target={"kind": "case", "name": ", ".join(p.name for p in paths)},
-        method=recorded_method(passive=True),
+        method=recorded_method(read, passive=True),
         ignored=tuple(ignored),
     )
 
@@ -175,47 +168,6 @@ def _completed(observation: Observation) -> Observation:
     return replace(observation, factors=factors, output=output)
 
 
-def _adapted(paths: list[Path], ignored: list[str]) -> list[Observation]:
-    if not paths:
-        return []
-    from detdiag.evidence.adapters import read_evidence, why_ignored
-
-    out: list[Observation] = []
-    for path in paths:
-        if path.suffix == ".ndjson":
-            out.extend(read_record(path).observations)
-            continue
-        found = read_evidence(path)
-        if found is None or not found.observations:
-            ignored.append(f"{path.name}: {why_ignored(path)}")
-            continue
-        out.extend(found.observations)
-        ignored.extend(f"{path.name}:{line}: {why}" for line, why in found.broken)
-    return out
-
-
-def _unique(observations: list[Observation], ignored: list[str]) -> list[Observation]:
-    """Ids made unique: two files may number alike. The same observation written twice is one
-    run, and is counted once."""
-    seen: dict[str, list[Observation]] = {}
-    out = []
-    twice = 0
-    for observation in observations:
-        same = seen.setdefault(observation.id, [])
-        bare = replace(observation, source=None)
-        if bare in same:
-            twice += 1
-            continue
-        same.append(bare)
-        count = len(same)
-        out.append(
-            replace(observation, id=f"{observation.id}#{count}") if count > 1 else observation
-        )
-    if twice:
-        ignored.append(f"{twice} observations are written twice (same id and content)")
-    return out
-
-
 def _audited(
     files: list[Path], surface: str | None, engine_version: str | None
 ) -> tuple[list[Finding], list[dict[str, Any]]]:
@@ -239,7 +191,7 @@ def request_findings(
     parameters; ``data["sampled_observations"]`` lists whose."""
     shapes: dict[str, list[Observation]] = {}
     for observation in observations:
-        if observation.request is not None:
+        if observation.request is not None and "parameters" not in observation.unrecorded:
             shapes.setdefault(_shape(observation), []).append(observation)
     if not shapes:
         return []

@@ -64,7 +64,9 @@ class Observation:
 
     ``role`` is ``"trial"`` for what the user's condition produces and ``"intervention"`` for a
     run that a prober made with something switched on purpose (its arms may differ legitimately,
-    so only the repeatability inside one arm is evidence).
+    so only the repeatability inside one arm is evidence). ``unrecorded`` names parts of ``request``
+    that the call may have had and the log does not keep (``"parameters"``): their absence there
+    says nothing.
     """
 
     id: str
@@ -78,6 +80,7 @@ class Observation:
     response: Mapping[str, Any] | None = None
     role: str = "trial"
     source: str | None = None
+    unrecorded: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(
@@ -101,6 +104,7 @@ class Observation:
             response=reader.optional_mapping(obj, "response"),
             role=reader.optional_str(obj, "role") or "trial",
             source=None if path is None else f"{path}:{line}" if line else path,
+            unrecorded=reader.names(obj, "unrecorded"),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,6 +123,8 @@ class Observation:
         _put(out, "response", self.response)
         if self.role != "trial":
             out["role"] = self.role
+        if self.unrecorded:
+            out["unrecorded"] = list(self.unrecorded)
         return out
 
 
@@ -214,6 +220,11 @@ class _Reader:
         return tuple(
             self.integer(v, f"field {key!r}") for v in self.sequence(value, f"field {key!r}")
         )
+
+    def names(self, obj: Mapping[str, Any], key: str) -> tuple[str, ...]:
+        value = obj.get(key)
+        found = () if value is None else self.sequence(value, f"field {key!r}")
+        return tuple(str(name) for name in found)
 
     def integer(self, value: Any, what: str) -> int:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):

@@ -12,7 +12,8 @@ from detdiag.evidence.adapters.build import redacted
 from detdiag.evidence.adapters.document import Document
 from detdiag.evidence.adapters.factors import response_factors
 from detdiag.evidence.adapters.interface import Adapter, Broken, Exchange
-from detdiag.evidence.adapters.shape import first, label, loads
+from detdiag.evidence.adapters.shape import first, label, loads, obj
+from detdiag.evidence.adapters.streams import CUT
 from detdiag.evidence.observation import Output
 from detdiag.incidents.columns import ABSENT, Columns, Row
 from detdiag.incidents.short import ShortPath
@@ -71,7 +72,8 @@ class Extractor:
             return
         outputs = entry_outputs(entry)
         key = 0 if entry.request is None else self.keyer.key(entry.request)
-        reason = entry.left_out or _reason(outputs) or (None if key else "no prompt recorded")
+        reason = entry.left_out or _reason(entry.response, outputs)
+        reason = reason or (None if key else "no prompt recorded")
         if reason is not None:
             columns.records += 1
             columns.leave_out(reason)
@@ -120,8 +122,10 @@ def answer(outputs: list[Output]) -> Any:
     return each[0] if len(each) == 1 else each
 
 
-def _reason(outputs: list[Output]) -> str | None:
+def _reason(response: Any, outputs: list[Output]) -> str | None:
     """Why a reply is no evidence; None when it is."""
+    if obj(response).get(CUT) is True:
+        return "the stream broke off before its end"
     if not any(o.text is not None or o.token_ids is not None for o in outputs):
         return "no answer recorded"
     if any(redacted(o.text or "") for o in outputs):

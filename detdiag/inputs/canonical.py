@@ -53,7 +53,8 @@ PARAMETER_CONTAINERS: Final[frozenset[str]] = frozenset(
 PROMPT_FIELDS: Final[frozenset[str]] = frozenset(
     normal_key(k)
     for k in "messages prompt prompts system system_prompt system_instruction instructions input "
-    "inputs input_ids prompt_token_ids contents context documents tools functions tool_config "
+    "inputs input_text message chat_history preamble input_ids prompt_token_ids contents context "
+    "documents tools functions tool_config "
     "tool_choice suffix template raw images chat_template chat_template_kwargs "
     "add_generation_prompt continue_final_message add_special_tokens".split()
 )

@@ -62,8 +62,8 @@ def sampling_state(observation: Observation) -> SamplingState:
     known = parameters(observation)
     if known.get("do_sample") is False:
         return "greedy"
-    temperature = known.get("temperature")
-    if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
+    temperature = _as_number(known.get("temperature"))
+    if temperature is not None:
         if temperature == 0:
             return "greedy"
         return "sampling" if temperature > 0 else "unknown"
@@ -71,10 +71,20 @@ def sampling_state(observation: Observation) -> SamplingState:
         return "sampling"
     surface = observation.surface or ""
     request = observation.request
-    if request is None or surface.startswith("hf."):
+    if request is None or surface.startswith("hf.") or "parameters" in observation.unrecorded:
         return "unknown"
     chat_like = bool({"messages", "prompt", "contents", "input"} & request.keys())
     return "defaulted" if chat_like and "do_sample" not in known else "unknown"
+
+
+def _as_number(value: Any) -> float | None:
+    """A parameter as a number; loggers write some as strings."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
 
 
 def moves_argmax(observation: Observation) -> bool:

@@ -41,6 +41,9 @@ def _verdict(case: Case, failed: list[Finding], layers: tuple[LayerReport, ...])
     untested = tuple(r.layer for r in layers if r.attribution == "untested")
     if not failed and case.target.get("kind") == "endpoint":
         return _no_reply(case, ruled_out, untested)
+    without_answers = case.method.get("without_answers")
+    if not failed and without_answers:
+        return _no_answers("; ".join(without_answers), ruled_out, untested)
     if not failed:
         return Verdict(
             "inconclusive",
@@ -87,6 +90,24 @@ def _no_reply(case: Case, ruled_out: tuple[Layer, ...], untested: tuple[Layer, .
         untested=untested,
         would_change="Ten replies to one request.",
         next=(Next("try again when the server answers", command),),
+    )
+
+
+def _no_answers(logs: str, ruled_out: tuple[Layer, ...], untested: tuple[Layer, ...]) -> Verdict:
+    """Logs of known formats that keep calls and not one answer."""
+    return Verdict(
+        "inconclusive",
+        f"Inconclusive: the logs hold no answer that could be compared: {logs}.",
+        ruled_out=ruled_out,
+        untested=untested,
+        would_change="The same log with the text of requests and answers.",
+        next=(
+            Next(
+                "record the content of requests and answers",
+                "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true (OpenTelemetry), "
+                "--include-body (Helicone), --trace-ascii FILE (curl)",
+            ),
+        ),
     )
 
 

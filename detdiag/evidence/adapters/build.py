@@ -19,6 +19,7 @@ from detdiag.evidence.adapters.interface import Adapted, Broken, Exchange
 from detdiag.evidence.adapters.lacks import absent_channels
 from detdiag.evidence.adapters.overlap import peak_overlap
 from detdiag.evidence.adapters.shape import arr, dig, epoch_s, first, label, obj, text
+from detdiag.evidence.adapters.streams import CUT
 from detdiag.evidence.observation import Observation, Output
 from detdiag.inputs.canonical import prompt_part, request_digest
 
@@ -64,6 +65,7 @@ def build(
         lacks=absent_channels(observations, lacks, recorded=folded),
         broken=tuple(sorted(faults)),
         notes=tuple(notes),
+        calls=len(exchanges),
     )
 
 
@@ -76,6 +78,7 @@ def _outputs(exchange: Exchange) -> list[Output]:
 def _mark(exchanges: list[Exchange], answers: list[list[Output]]) -> list[Exchange]:
     """Give every exchange without evidence its reason."""
     repeated = _repeated_ids(exchanges, answers)
+    cut, copies = _cut(exchanges), _written_twice(exchanges, answers)
     out = []
     for index, (exchange, found) in enumerate(zip(exchanges, answers, strict=True)):
         reason = exchange.left_out
@@ -84,12 +87,26 @@ def _mark(exchanges: list[Exchange], answers: list[list[Output]]) -> list[Exchan
             reason = "error instead of an answer" if error else "no answer recorded"
         elif reason is None and any(redacted(o.text or "") for o in found):
             reason = "answer redacted or cut by the logger"
+        elif reason is None and index in cut:
+            reason = "the stream broke off before its end"
+        elif reason is None and index in copies:
+            reason = "the same record a second time (id, time and answer)"
         elif reason is None and index in repeated:
             reason = (
                 "same response id as an earlier reply (a response cache or the call logged twice)"
             )
         out.append(exchange if reason == exchange.left_out else replace(exchange, left_out=reason))
     return out
+
+
+def _cut(exchanges: list[Exchange]) -> set[int]:
+    """Streams without an end; none where no stream of the file has one, because then it is the
+    log that leaves the last chunk out."""
+    streams = [obj(e.response).get(CUT) is True for e in exchanges]
+    ended = any(
+        not cut and bodies.family_of(e.response) for cut, e in zip(streams, exchanges, strict=True)
+    )
+    return {index for index, cut in enumerate(streams) if cut} if ended else set()
 
 
 _REDACTIONS: Final = frozenset(
@@ -126,6 +143,21 @@ def _repeated_ids(exchanges: list[Exchange], answers: list[list[Output]]) -> set
             later.add(index)
         seen.setdefault(key, index)
     return set() if any(len(found) > 1 for found in texts.values()) else later
+
+
+def _written_twice(exchanges: list[Exchange], answers: list[list[Output]]) -> set[int]:
+    """Later records with the log's own id, start and answer of an earlier one: a shipper that
+    sends again, or two exports that were joined."""
+    seen: set[tuple[str, float, str | None]] = set()
+    later: set[int] = set()
+    for index, (exchange, found) in enumerate(zip(exchanges, answers, strict=True)):
+        if exchange.id is None or exchange.start_s is None or not found:
+            continue
+        key = (exchange.id, exchange.start_s, found[0].text)
+        if key in seen:
+            later.add(index)
+        seen.add(key)
+    return later
 
 
 def _factors(exchanges: list[Exchange]) -> tuple[list[dict[str, Any]], dict[str, str]]:
@@ -181,6 +213,7 @@ def _observations(
                 factors={**factors, "repeat": index} if several else factors,
                 response=_kept(exchange.response),
                 source=f"{path}:{exchange.line}",
+                unrecorded=() if exchange.parameters_recorded else ("parameters",),
             )
         )
     return out

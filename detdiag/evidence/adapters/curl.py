@@ -25,7 +25,9 @@ _TRACE: Final = re.compile(r"^(?:[\d:.]+ )?(=>|<=) (Send|Recv) (header|data)", r
 _TIME: Final = re.compile(r"^\d\d:\d\d:\d\d\.\d+ ")
 _LEFT_INTACT: Final = re.compile(r"\* Connection #\d+ to host .* left intact\s*$")
 _PROGRESS: Final = re.compile(r"^[\s\d.kMGT:%-]+$|^\s*% Total|^\s*Dload")
-_CONNECTED: Final = re.compile(r"^\* Connected to \S+ \(([^)]+)\)")
+_CONNECTED: Final = re.compile(
+    r"^(?:\*|== Info:) +(?:Connected|Established connection) to \S+ \(([^) ]+)"
+)
 _HEX: Final = re.compile(r"^([0-9a-f]{4,}): ((?:[0-9a-f]{2} ){1,16})( *)")
 _HEX_WIDTH: Final = 48
 _ASCII: Final = re.compile(r"^([0-9a-f]{4,}): ?(.*)$")
@@ -160,6 +162,7 @@ def _trace(shown: str) -> list[_Transfer]:
     """Blocks ``=> Send header, 123 bytes (0x7b)`` followed by offset lines."""
     found: list[_Transfer] = []
     block: tuple[str, int] | None = None
+    address: str | None = None
     data = bytearray()
     for number, line in enumerate([*shown.splitlines(), "== end"], start=1):
         line = _TIME.sub("", line)
@@ -168,7 +171,9 @@ def _trace(shown: str) -> list[_Transfer]:
             _dump_line(data, line)
             continue
         if block is not None:
-            _trace_block(found, *block, bytes(data))
+            _trace_block(found, *block, bytes(data), address)
+        if connected := _CONNECTED.match(line):
+            address = connected.group(1)
         data.clear()
         block = (f"{mark.group(2)} {mark.group(3)}", number) if mark else None
     return found
@@ -192,12 +197,14 @@ def _is_hex_row(found: re.Match[str], line: str) -> bool:
     return len(line) == start + _HEX_WIDTH + count and not padded.strip()
 
 
-def _trace_block(found: list[_Transfer], mode: str, number: int, data: bytes) -> None:
+def _trace_block(
+    found: list[_Transfer], mode: str, number: int, data: bytes, address: str | None
+) -> None:
     if mode == "Send header":
         first_line, *rest = data.decode("latin-1").splitlines() or [""]
         request = re.match(r"^(GET|POST|PUT|PATCH) (\S+) HTTP/", first_line)
         if request:
-            found.append(_Transfer(number, request.group(2)))
+            found.append(_Transfer(number, request.group(2), address=address))
             for line in rest:
                 _header(found[-1].sent, line)
     elif not found:

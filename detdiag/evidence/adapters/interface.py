@@ -18,6 +18,8 @@ class Exchange:
     together where it did not. ``replica`` maps label names (model id, server address, region) to
     values; together they name one replica. Times are seconds since 1970. ``left_out`` is the
     reason why this exchange carries no evidence. ``line`` is the 1-based line or entry of the file.
+    ``parameters_recorded`` is false where the log keeps the prompt and nothing of the parameters:
+    a temperature that is absent there may have been sent.
     """
 
     line: int
@@ -32,6 +34,7 @@ class Exchange:
     end_s: float | None = None
     query: str | None = None
     left_out: str | None = None
+    parameters_recorded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Adapted:
     lacks: tuple[str, ...]
     broken: tuple[tuple[int, str], ...]
     notes: tuple[str, ...] = ()
+    calls: int = 0
+    """Calls to a model that the file holds, those without a usable answer included."""
 
 
 class Adapter(Protocol):

@@ -19,6 +19,7 @@ from detdiag.evidence.adapters.shape import (
 )
 from detdiag.evidence.adapters.surfaces import surface_of
 from detdiag.evidence.observation import Output
+from detdiag.inputs.canonical import sampling_parameters
 
 name: Final = "Langfuse export"
 lacks: Final = ("wire body", "log-probabilities", "token ids", "batch", "expert routing", "replica")
@@ -77,7 +78,13 @@ def _exchange(line: int, row: Mapping[str, Any]) -> Exchange:
         start_s=epoch_s(first(row, "startTime", "start_time", "timestamp")),
         end_s=epoch_s(first(row, "endTime", "end_time")),
         left_out="the generation is marked as an error" if row.get("level") == "ERROR" else None,
+        parameters_recorded=_has_parameters(row, request),
     )
+
+
+def _has_parameters(row: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
+    """Only some integrations fill ``modelParameters``; the rest leave it null or empty."""
+    return bool(obj(maybe_json(first(row, *_PARAMETERS)))) or bool(sampling_parameters(request))
 
 
 def _request(row: Mapping[str, Any]) -> dict[str, Any]:

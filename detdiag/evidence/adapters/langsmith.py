@@ -67,7 +67,18 @@ def _exchange(line: int, row: Mapping[str, Any]) -> Exchange:
         start_s=epoch_s(row.get("start_time")),
         end_s=epoch_s(row.get("end_time")),
         left_out="the run reports an error" if row.get("error") else None,
+        parameters_recorded=_has_parameters(row),
     )
+
+
+def _has_parameters(row: Mapping[str, Any]) -> bool:
+    """A traced function of the user's own has ``run_type`` llm too, and records no parameters;
+    wrapped clients record the whole call as inputs."""
+    if obj(dig(row, "extra", "invocation_params")):
+        return True
+    metadata = obj(dig(row, "extra", "metadata"))
+    told = metadata.get("ls_temperature") is not None or metadata.get("ls_max_tokens") is not None
+    return told or "model" in obj(maybe_json(row.get("inputs")))
 
 
 def _generation(outputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,13 +76,14 @@ def _exchange(line: int, row: Mapping[str, Any]) -> Exchange:
         start_s=epoch_s(first(row, "startTime", "start_time")),
         end_s=epoch_s(first(row, "endTime", "end_time")),
         left_out=_left_out(row, hidden),
+        parameters_recorded=row.get("model_parameters") is not None
+        or "messages" in _sent_body(row),
     )
 
 
 def _request(row: Mapping[str, Any]) -> dict[str, Any]:
     """What the client asked for: the model group, not the deployment that a router picked."""
-    sent = obj(maybe_json(row.get("proxy_server_request")))
-    body = obj(sent.get("body")) or sent
+    body = _sent_body(row)
     if "messages" in body or "prompt" in body or "input" in body:
         return dict(body)
     request: dict[str, Any] = {}
@@ -94,6 +95,11 @@ def _request(row: Mapping[str, Any]) -> dict[str, Any]:
     if messages:
         request["messages" if isinstance(messages, list) else "prompt"] = messages
     return request
+
+
+def _sent_body(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    sent = obj(maybe_json(row.get("proxy_server_request")))
+    return obj(sent.get("body")) or sent
 
 
 def _replica(row: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, str]:

@@ -33,7 +33,8 @@ def adapted(document: Document) -> Adapted:
             found.append(with_response(one))
         except (DetdiagError, ValueError, OverflowError) as error:
             broken.append((line, getattr(error, "message", str(error))))
-    return Adapted(tuple(found), name, absent_channels(found), tuple(sorted(broken)))
+    absent = absent_channels(found)
+    return Adapted(tuple(found), name, absent, tuple(sorted(broken)), (), len(found))
 
 
 def with_response(one: Observation) -> Observation:

@@ -65,7 +65,15 @@ def read_span(span: Span) -> Exchange:
         start_s=span.start_s,
         end_s=span.end_s,
         left_out="the span reports an error" if span.failed else None,
+        parameters_recorded=_has_parameters(attributes),
     )
+
+
+def _has_parameters(attributes: Mapping[str, Any]) -> bool:
+    """``llm.invocation_parameters``, or the whole call as ``input.value``."""
+    if attributes.get("llm.invocation_parameters") is not None:
+        return True
+    return "model" in obj(maybe_json(attributes.get("input.value")))
 
 
 def _factors(attributes: Mapping[str, Any], body: Any, provider: str | None) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from detdiag.evidence.adapters.shape import (
     obj,
     text,
 )
-from detdiag.evidence.adapters.streams import decode_body, merge
+from detdiag.evidence.adapters.streams import decode_body, is_chunk_list, merge
 from detdiag.evidence.adapters.surfaces import surface_of, with_url_model
+from detdiag.inputs.canonical import sampling_parameters
 from detdiag.layers import FACTOR_LAYERS
 
 name: Final = "request/response pairs"
@@ -81,7 +82,26 @@ def _exchange(line: int, row: Mapping[str, Any]) -> Exchange:
         end_s=end_s,
         query=label(row.get("query")),
         left_out=left_out(status, sent_headers, received_headers),
+        parameters_recorded=_is_body(row, sent) or _names_parameters(row),
     )
+
+
+def _is_body(row: Mapping[str, Any], sent: Any) -> bool:
+    """A request body holds its parameters; a tracer's ``input`` may be the prompt alone."""
+    if not isinstance(sent, Mapping):
+        return False
+    called_request = first(row, *REQUEST[:4]) is not None
+    return called_request or "model" in sent or bool(sampling_parameters(sent))
+
+
+def _names_parameters(row: Mapping[str, Any]) -> bool:
+    """Whether a record beside a bare prompt keeps how it was sampled."""
+    own = ("temperature", "top_p", "top_k", "seed", "do_sample")
+    return any(row.get(key) is not None for key in own) or bool(_parameters(row))
+
+
+def _parameters(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return obj(maybe_json(first(row, "parameters", "params", "model_parameters")))
 
 
 def _side(value: Any) -> tuple[Any, str | None, dict[str, str]]:
@@ -99,9 +119,7 @@ def _decoded(value: Any) -> Any:
         if decoded is value and value.startswith(("data:", "event:")):
             return decode_body(value)
         return decoded
-    if isinstance(value, list) and len(value) > 1 and any("delta" in str(v)[:400] for v in value):
-        return merge(value)
-    return value
+    return merge(value) if is_chunk_list(value) else value
 
 
 def _request(sent: Any, row: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -117,8 +135,7 @@ def _request(sent: Any, row: Mapping[str, Any]) -> dict[str, Any] | None:
     for key in ("model", "temperature", "top_p", "top_k", "seed", "max_tokens", "n", "stop"):
         if row.get(key) is not None:
             request[key] = row[key]
-    parameters = maybe_json(first(row, "parameters", "params", "model_parameters"))
-    return {**request, **obj(parameters)}
+    return {**request, **_parameters(row)}
 
 
 def own_factors(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from detdiag.evidence.adapters import (
+    bedrock_log,
     curl,
     har,
     helicone,
@@ -28,6 +29,7 @@ ADAPTERS: Final[tuple[Adapter, ...]] = cast(
         har,
         vcr,
         openai_batch,
+        bedrock_log,
         openinference,
         openllmetry,
         otel,

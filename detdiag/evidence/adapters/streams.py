@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from detdiag.evidence.adapters.shape import arr, dig, integer, loads_or_none, obj, text
+
+CUT: Final = "detdiag:stream_cut"
+"""Key of a merged body whose stream broke off before the server ended it."""
+
+_CHUNK_FIELDS: Final = (("candidates", list), ("delta", Mapping), ("done", bool))
 
 
 def decode_body(raw: str | None) -> Any:
@@ -17,7 +22,7 @@ def decode_body(raw: str | None) -> Any:
         return None
     whole = loads_or_none(raw)
     if whole is not None:
-        return merge(list(whole)) if _is_chunk_list(whole) else whole
+        return merge(list(whole)) if is_chunk_list(whole) else whole
     events = list(sse_events(raw))
     if not events:
         lines = [loads_or_none(line) for line in raw.splitlines() if line.strip()]
@@ -48,13 +53,15 @@ def merge(events: list[Any]) -> Any:
             return event.get("response")
     head = chunks[0]
     if any(isinstance(c.get("choices"), list) for c in chunks):
-        return _openai(chunks)
+        return _checked(_openai(chunks), "choices", "finish_reason")
     if any(c.get("type") == "message_start" for c in chunks):
-        return _anthropic(chunks)
+        body = _anthropic(chunks)
+        return body if body.get("stop_reason") else {**body, CUT: True}
     if any(isinstance(c.get("candidates"), list) for c in chunks):
-        return _gemini(chunks)
+        return _checked(_gemini(chunks), "candidates", "finishReason")
     if any("done" in c for c in chunks):
-        return _ollama(chunks)
+        body = _ollama(chunks)
+        return body if body.get("done") is True else {**body, CUT: True}
     if any(isinstance(c.get("content"), str) and "stop" in c for c in chunks):
         return {**chunks[-1], "content": "".join(text(c.get("content")) or "" for c in chunks)}
     if "meta_info" in head:
@@ -64,8 +71,25 @@ def merge(events: list[Any]) -> Any:
     return chunks[0] if len(chunks) == 1 else None
 
 
-def _is_chunk_list(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > 1 and "candidates" in obj(value[0])
+def is_chunk_list(value: Any) -> bool:
+    """Whether an array holds the chunks of one streamed reply, and not several replies."""
+    if not isinstance(value, list) or len(value) < 2:
+        return False
+    return any(_is_chunk(obj(one)) for one in value)
+
+
+def _is_chunk(one: Mapping[str, Any]) -> bool:
+    if any(isinstance(one.get(key), kind) for key, kind in _CHUNK_FIELDS):
+        return True
+    kind = one.get("type")
+    streamed = isinstance(kind, str) and kind.startswith(("message_start", "response."))
+    return streamed or isinstance(dig(one, "choices", 0, "delta"), Mapping)
+
+
+def _checked(body: dict[str, Any], answers: str, reason: str) -> dict[str, Any]:
+    """The body, marked where an answer of it never got the reason why it ended."""
+    whole = all(obj(one).get(reason) for one in body[answers])
+    return body if whole else {**body, CUT: True}
 
 
 def _openai(chunks: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -128,7 +152,9 @@ def _anthropic(chunks: list[Mapping[str, Any]]) -> dict[str, Any]:
             body.update(obj(chunk.get("delta")))
     for block in blocks.values():
         if "partial_json" in block:
-            block["input"] = block.pop("partial_json")
+            raw = block.pop("partial_json")
+            decoded = loads_or_none(raw)
+            block["input"] = raw if decoded is None else decoded
     body["content"] = [blocks[index] for index in sorted(blocks)]
     return body
 

@@ -22,6 +22,7 @@ _HOSTS: Final = (
     ("bigmodel.cn", "zhipu.chat"),
     ("minimax", "minimax.chat"),
     ("openai.azure.com", "azure.openai_chat"),
+    ("api.cohere", "cohere.chat"),
 )
 _PATHS: Final = (
     ("/api/chat", "ollama.api"),
@@ -119,6 +120,8 @@ def _by_shape(request: Mapping[str, Any], response: Mapping[str, Any]) -> str | 
         return "tgi.generate"
     if response.get("object") == "response":
         return "openai.responses"
+    if ("chat_history" in request and "message" in request) or "generation_id" in response:
+        return "cohere.chat"
     if isinstance(response.get("message"), Mapping) and "finish_reason" in response:
         return "cohere.chat"
     if "choices" in response or "messages" in request:
@@ -138,15 +141,28 @@ def with_url_model(request: Any, url: str | None) -> Mapping[str, Any] | None:
     return request
 
 
+def _is_answer(response: Any) -> bool:
+    """A reply in a server's own shape, where the request body was not recorded."""
+    return isinstance(dig(response, "choices"), list) or any(
+        isinstance(dig(response, key), list) for key in ("candidates", "content")
+    )
+
+
+_ASKS: Final = ("messages", "prompt", "contents", "inputs", "input_ids", "inputText")
+
+
 def is_model_call(url: str | None, request: Any, response: Any) -> bool:
     """Whether an HTTP exchange asked a model for an answer (and not for embeddings or a list)."""
     path = (text(url) or "").lower().split("?", 1)[0]
     if any(part in path for part in ("/embeddings", "/moderations", "/tokenize", "/count_tokens")):
         return False
+    if request is None:
+        return _is_answer(response)
     body = obj(request)
-    asks = any(k in body for k in ("messages", "prompt", "contents", "inputs", "input_ids"))
+    asks = any(k in body for k in _ASKS)
     return (
         asks
         or ("input" in body and "/responses" in path)
+        or ("message" in body and path.endswith("/chat"))
         or (bool(body) and isinstance(dig(response, "choices"), list))
     )

@@ -1,4 +1,5 @@
-"""Amazon Bedrock: Converse, and InvokeModel bodies of Titan and Llama (others use their own)."""
+"""Amazon Bedrock: Converse, and InvokeModel bodies of Titan, Llama and Mistral (others use their
+own)."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ def matches(body: Mapping[str, Any]) -> bool:
     return (
         isinstance(dig(body, "output", "message", "content"), list)
         or isinstance(dig(body, "results", 0, "outputText"), str)
+        or isinstance(dig(body, "outputs", 0, "text"), str)
         or (isinstance(body.get("generation"), str) and "stop_reason" in body)
     )
 
@@ -21,6 +23,11 @@ def matches(body: Mapping[str, Any]) -> bool:
 def outputs(body: Mapping[str, Any]) -> list[Output]:
     if isinstance(body.get("generation"), str):
         return [Output(text=body["generation"], finish_reason=text(body.get("stop_reason")))]
+    if isinstance(body.get("outputs"), list):
+        return [
+            Output(text=text(dig(o, "text")), finish_reason=text(dig(o, "stop_reason")))
+            for o in body["outputs"]
+        ]
     if isinstance(body.get("results"), list):
         return [
             Output(text=text(dig(r, "outputText")), finish_reason=text(dig(r, "completionReason")))
