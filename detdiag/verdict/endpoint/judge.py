@@ -7,44 +7,24 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from detdiag.evidence.case import Case
-from detdiag.evidence.finding import Evidence, Finding, Remedy
-from detdiag.verdict.endpoint.arms import association_p, constant_inside
+from detdiag.evidence.finding import Evidence, Finding
 from detdiag.verdict.endpoint.cache_arms import CacheResult, cache_finding, cache_result
 from detdiag.verdict.endpoint.idle import Idle, idle_summary
 from detdiag.verdict.endpoint.load_arms import LoadResult, load_cause, load_open, load_result
-from detdiag.verdict.endpoint.opening import (
-    Open,
-    change_open,
-    draw_open,
-    few_open,
-    load_open_case,
-    pool_open,
-    reuse_open,
-)
+from detdiag.verdict.endpoint.opening import Open, few_open, load_open_case
+from detdiag.verdict.endpoint.restless import Named, pairs_of, restless, sole_tenant
 from detdiag.verdict.endpoint.routes import (
-    ChangePoint,
     Route,
-    change_point,
-    drift_finding,
     regroup,
     route,
     route_finding,
     route_passed,
     routes,
 )
-from detdiag.verdict.endpoint.samples import (
-    LABELS,
-    Sample,
-    by_group,
-    distinct,
-    largest_change_nat,
-)
-from detdiag.verdict.endpoint.session_shift import ALARM, session_shift, shift_finding
+from detdiag.verdict.endpoint.samples import LABELS, Sample, distinct
+from detdiag.verdict.endpoint.sessions import sessions, with_facts
 from detdiag.verdict.report_object import Confidence
-from detdiag.verdict.residue import FAR_ABOVE_ROUNDING_NAT
 from detdiag.verdict.stats import ALPHA, holm, wilson
-
-Named = tuple[Finding, Confidence]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +60,7 @@ def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, undrawn
         chosen = explaining.label == "replica" and int(case.method.get("replicas") or 1) > 1
         sure: Confidence = "confirmed" if chosen else "likely"
         finding = route_finding(explaining, tests.p[explaining.label], chosen=chosen)
-        finding = _with_facts(finding, case, "version.replica-facts-differ") if chosen else finding
+        finding = with_facts(finding, case, "version.replica-facts-differ") if chosen else finding
         named.append((finding, sure))
         now = regroup(now, explaining.label)
         samples = regroup(samples, explaining.label)
@@ -92,11 +72,13 @@ def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, undrawn
     named += _jointly(more)
     findings += told
     if not steady:
-        extra, opened = _restless(case, now, tests, undrawn=undrawn)
+        assert tests.idle is not None
+        extra, opened = restless(case, now, tests.idle, undrawn=undrawn)
         named += extra
-    drifted, shifted = _sessions(case, samples, tests)
-    named += drifted
-    findings += shifted
+    if tests.session is not None:
+        drifted, shifted = sessions(case, samples, tests.session, tests.p["session"])
+        named += drifted
+        findings += shifted
     if opened is None and not named and distinct(samples) > 1:
         opened = _leftover(case, now, tests)
     return Judged(tuple(named), tuple(findings), opened)
@@ -104,7 +86,7 @@ def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, undrawn
 
 def _repeating(now: Sequence[Sample]) -> list[Finding]:
     """Idle pairs inside one group; passed where there are enough to say so."""
-    pairs, apart = _pairs([s for s in now if s.arm == "idle"])
+    pairs, apart = pairs_of([s for s in now if s.arm == "idle"])
     if apart or pairs < 3:
         return []
     return [
@@ -118,19 +100,9 @@ def _repeating(now: Sequence[Sample]) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _pairs(samples: Sequence[Sample]) -> tuple[int, int]:
-    """(pairs inside a group, pairs with other outcomes)."""
-    pairs = apart = 0
-    for members in by_group(samples).values():
-        outcomes = [s.outcome for s in members]
-        pairs += len(outcomes) * (len(outcomes) - 1) // 2
-        apart += sum(a != b for i, a in enumerate(outcomes) for b in outcomes[:i])
-    return pairs, apart
-
-
 def _family(samples: Sequence[Sample], now: Sequence[Sample], explained: Route | None) -> _Tests:
     idle = [s for s in now if s.arm == "idle"]
-    restless = distinct(idle) > 1
+    moving = distinct(idle) > 1
     tests = _Tests(
         idle_summary(now),
         [] if explained is not None else routes(idle),
@@ -138,7 +110,7 @@ def _family(samples: Sequence[Sample], now: Sequence[Sample], explained: Route |
         load_result(now),
         cache_result(now),
     )
-    raw = {r.label: r.p for r in tests.routes} if restless else {}
+    raw = {r.label: r.p for r in tests.routes} if moving else {}
     if explained is not None:
         raw[explained.label] = explained.p
     for name, result in (("session", tests.session), ("load", tests.load), ("cache", tests.cache)):
@@ -166,7 +138,7 @@ def _arms(
     cleared = False
     if load is not None:
         p = tests.p["load"]
-        cause = load_cause(load, p, sole=_sole(case)) if steady else None
+        cause = load_cause(load, p, sole=sole_tenant(case)) if steady else None
         if cause is not None:
             named.append((cause, "confirmed" if cause.proven else "likely"))
         else:
@@ -183,12 +155,6 @@ def _arms(
             if not steady and finding.outcome == "failed":
                 told[-1] = unsettled(finding)
     return named, told, opened
-
-
-def _with_facts(finding: Finding, case: Case, rule: str) -> Finding:
-    """What the servers say of themselves otherwise, where they say it."""
-    told = next((f.summary for f in case.findings if f.rule == rule), None)
-    return finding if told is None else replace(finding, summary=f"{finding.summary}; {told}")
 
 
 _TOO: Final = {
@@ -221,113 +187,6 @@ def _of_text(finding: Finding) -> Finding:
 def unsettled(finding: Finding) -> Finding:
     """A result that clears or blames nothing while something more basic is open."""
     return replace(finding, outcome="inconclusive", mechanism=False, proven=False)
-
-
-def _restless(
-    case: Case, now: Sequence[Sample], tests: _Tests, *, undrawn: bool
-) -> tuple[list[Named], Open | None]:
-    """The idle arm does not repeat and no label goes with it."""
-    idle = [s for s in now if s.arm == "idle"]
-    assert tests.idle is not None
-    change = largest_change_nat(idle)
-    moved = change_point(idle)
-    if moved is not None and moved.p <= ALPHA:
-        if change is not None and change > FAR_ABOVE_ROUNDING_NAT:
-            return [(_moved_finding(moved, change), "suspected")], None
-        return [], change_open(case, moved.before, moved.after, moved.p)
-    reused = _by_cached_tokens(idle)
-    if reused is not None:
-        return ([(reused, "likely")], None) if _sole(case) else ([], reuse_open(reused.summary))
-    if not _sole(case):
-        return [], pool_open(case, tests.idle, change, undrawn=undrawn)
-    if not undrawn:
-        return [], draw_open(case, tests.idle)
-    return [(_operator_finding(idle, tests.idle, change), "likely")], None
-
-
-def _sole(case: Case) -> bool:
-    """Did the server's own counter show that all requests were ours?"""
-    return any(f.data.get("sole_tenant") for f in case.findings)
-
-
-def _by_cached_tokens(idle: Sequence[Sample]) -> Finding | None:
-    """Idle answers that go with how many prompt tokens the server took from its cache."""
-
-    def cached(sample: Sample) -> str | None:
-        return None if sample.cached is None else str(sample.cached)
-
-    if not constant_inside(idle, cached) or len({cached(s) for s in idle}) < 2:
-        return None
-    p = association_p(idle, cached)
-    if p > ALPHA:
-        return None
-    return Finding(
-        "batch", "batch.prefix-reuse", "failed",
-        f"idle answers go with the number of cached prompt tokens (p = {p:.2g}), and repeat where "
-        "it is the same",
-        "high", subject="cached_tokens",
-        evidence=(Evidence("p (cached tokens shuffled)", float(f"{p:.3g}")),),
-        mechanism=True, explains=("cached_tokens", "prefix_cache"),
-    )  # fmt: skip
-
-
-def _moved_finding(moved: ChangePoint, change: float) -> Finding:
-    return Finding(
-        "version", "version.drift", "failed",
-        f"{moved.before} equal idle answers are followed by {moved.after} other equal ones: one "
-        f"change, never back (p = {moved.p:.2g}), by up to {change:.3g} nat, more than rounding "
-        "gives",
-        "high", subject="time",
-        evidence=(
-            Evidence("replies after the change", moved.after, moved.before + moved.after),
-        ),
-        mechanism=True, explains=("repeat",),
-    )  # fmt: skip
-
-
-def _operator_finding(idle: Sequence[Sample], found: Idle, change: float | None) -> Finding:
-    pairs, apart = _pairs(idle)
-    size = "" if change is None else f", by up to {change:.3g} nat"
-    return Finding(
-        "operator", "operator.not-repeatable", "failed",
-        f"one request at a time on a server whose counters show no other requests gives "
-        f"{found.words()}{size}",
-        "high",
-        evidence=(
-            Evidence("identical idle requests differ", apart, pairs, "pairs", wilson(apart, pairs)),
-            Evidence("distinct answers (Chao1 estimate)", round(found.chao1, 1)),
-        ),
-        mechanism=True, explains=("repeat",),
-        remedy=Remedy(
-            "diagnose the model on that machine: the operator can be named there",
-            command="detdiag run --model FOLDER",
-        ),
-    )  # fmt: skip
-
-
-def _sessions(
-    case: Case, samples: Sequence[Sample], tests: _Tests
-) -> tuple[list[Named], list[Finding]]:
-    """Against the baseline: sessions that repeat themselves by their answers, others by means."""
-    found = tests.session
-    if found is None:
-        return [], []
-    if not found.constant:
-        return _shifted(case, samples)
-    if tests.p["session"] > ALPHA:
-        return [], []
-    idle = [s for s in samples if s.arm == "idle"]
-    before = sum(s.session != "now" for s in idle)
-    finding = drift_finding(found, tests.p["session"], before, len(idle) - before)
-    return [(_with_facts(finding, case, "version.server-facts-changed"), "likely")], []
-
-
-def _shifted(case: Case, samples: Sequence[Sample]) -> tuple[list[Named], list[Finding]]:
-    shift = session_shift(samples)
-    if shift is None or shift.p > ALARM:
-        return [], []
-    finding = _with_facts(shift_finding(shift), case, "version.server-facts-changed")
-    return ([(finding, "suspected")], []) if shift.far else ([], [finding])
 
 
 def _leftover(case: Case, now: Sequence[Sample], tests: _Tests) -> Open:

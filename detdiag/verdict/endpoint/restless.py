@@ -1,0 +1,112 @@
+"""The idle arm does not repeat and no label goes with it: a change in time, reused prompts, or a
+server of our own that never gives the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from detdiag.evidence.case import Case
+from detdiag.evidence.finding import Evidence, Finding, Remedy
+from detdiag.verdict.endpoint.arms import association_p, constant_inside
+from detdiag.verdict.endpoint.idle import Idle
+from detdiag.verdict.endpoint.opening import Open, change_open, draw_open, pool_open, reuse_open
+from detdiag.verdict.endpoint.routes import ChangePoint, change_point
+from detdiag.verdict.endpoint.samples import Sample, by_group, largest_change_nat
+from detdiag.verdict.report_object import Confidence
+from detdiag.verdict.residue import FAR_ABOVE_ROUNDING_NAT
+from detdiag.verdict.stats import ALPHA, wilson
+
+Named = tuple[Finding, Confidence]
+
+
+def restless(
+    case: Case, now: Sequence[Sample], found: Idle, *, undrawn: bool
+) -> tuple[list[Named], Open | None]:
+    """The idle arm does not repeat and no label goes with it."""
+    idle = [s for s in now if s.arm == "idle"]
+    change = largest_change_nat(idle)
+    moved = change_point(idle)
+    if moved is not None and moved.p <= ALPHA:
+        if change is not None and change > FAR_ABOVE_ROUNDING_NAT:
+            return [(_moved_finding(moved, change), "suspected")], None
+        return [], change_open(case, moved.before, moved.after, moved.p)
+    reused = _by_cached_tokens(idle)
+    if reused is not None:
+        return (
+            ([(reused, "likely")], None) if sole_tenant(case) else ([], reuse_open(reused.summary))
+        )
+    if not sole_tenant(case):
+        return [], pool_open(case, found, change, undrawn=undrawn)
+    if not undrawn:
+        return [], draw_open(case, found)
+    return [(_operator_finding(idle, found, change), "likely")], None
+
+
+def sole_tenant(case: Case) -> bool:
+    """Did the server's own counter show that all requests were ours?"""
+    return any(f.data.get("sole_tenant") for f in case.findings)
+
+
+def _by_cached_tokens(idle: Sequence[Sample]) -> Finding | None:
+    """Idle answers that go with how many prompt tokens the server took from its cache."""
+
+    def cached(sample: Sample) -> str | None:
+        return None if sample.cached is None else str(sample.cached)
+
+    if not constant_inside(idle, cached) or len({cached(s) for s in idle}) < 2:
+        return None
+    p = association_p(idle, cached)
+    if p > ALPHA:
+        return None
+    return Finding(
+        "batch", "batch.prefix-reuse", "failed",
+        f"idle answers go with the number of cached prompt tokens (p = {p:.2g}), and repeat where "
+        "it is the same",
+        "high", subject="cached_tokens",
+        evidence=(Evidence("p (cached tokens shuffled)", float(f"{p:.3g}")),),
+        mechanism=True, explains=("cached_tokens", "prefix_cache"),
+    )  # fmt: skip
+
+
+def _moved_finding(moved: ChangePoint, change: float) -> Finding:
+    return Finding(
+        "version", "version.drift", "failed",
+        f"{moved.before} equal idle answers are followed by {moved.after} other equal ones: one "
+        f"change, never back (p = {moved.p:.2g}), by up to {change:.3g} nat, more than rounding "
+        "gives",
+        "high", subject="time",
+        evidence=(
+            Evidence("replies after the change", moved.after, moved.before + moved.after),
+        ),
+        mechanism=True, explains=("repeat",),
+    )  # fmt: skip
+
+
+def _operator_finding(idle: Sequence[Sample], found: Idle, change: float | None) -> Finding:
+    pairs, apart = pairs_of(idle)
+    size = "" if change is None else f", by up to {change:.3g} nat"
+    return Finding(
+        "operator", "operator.not-repeatable", "failed",
+        f"one request at a time on a server whose counters show no other requests gives "
+        f"{found.words()}{size}",
+        "high",
+        evidence=(
+            Evidence("identical idle requests differ", apart, pairs, "pairs", wilson(apart, pairs)),
+            Evidence("distinct answers (Chao1 estimate)", round(found.chao1, 1)),
+        ),
+        mechanism=True, explains=("repeat",),
+        remedy=Remedy(
+            "diagnose the model on that machine: the operator can be named there",
+            command="detdiag run --model FOLDER",
+        ),
+    )  # fmt: skip
+
+
+def pairs_of(samples: Sequence[Sample]) -> tuple[int, int]:
+    """(pairs inside a group, pairs with other outcomes)."""
+    pairs = apart = 0
+    for members in by_group(samples).values():
+        outcomes = [s.outcome for s in members]
+        pairs += len(outcomes) * (len(outcomes) - 1) // 2
+        apart += sum(a != b for i, a in enumerate(outcomes) for b in outcomes[:i])
+    return pairs, apart
