@@ -147,20 +147,21 @@ def _whole(text: str, lang: str, *, weak: bool = False, tight: bool = False) -> 
             continue
         for form, ending in forms:
             found = _pattern(phrase.pattern).fullmatch(form) if phrase.probe in form else None
-            if found is not None and not (tight and _runs_over(phrase, found)):
+            if found is not None and not (tight and _runs_over(phrase, found, plain)):
                 shown = _filled(phrase, found, lang) + ending
                 if not weak or is_chinese(shown):
                     return shown
     return None
 
 
-def _runs_over(phrase: Phrase, found: re.Match[str]) -> bool:
+def _runs_over(phrase: Phrase, found: re.Match[str], plain: Mapping[str, str]) -> bool:
+    """True if a field took in the end of a clause, and more than one known text."""
     values = (
         found[name] or ""
         for name, kind in phrase.kinds.items()
         if not kind or (kind == "t" and name != "rest")
     )
-    return any(mark in value for value in values for mark in _CLAUSE_ENDS)
+    return any(value not in plain and mark in value for value in values for mark in _CLAUSE_ENDS)
 
 
 def _forms(text: str) -> list[tuple[str, str]]:

@@ -123,7 +123,9 @@ def _trigger(report: model.Report, say: Say) -> list[str]:
 def _detection(report: model.Report, say: Say) -> list[str]:
     command = model.reproduce_command(report)
     count = report.get("observations")
-    lines = [say("postmortem.detected", n=count) if isinstance(count, int) else ""]
+    lines = [""]
+    if isinstance(count, int):
+        lines = [say("postmortem.detected", n=count) if count else say("postmortem.detected_files")]
     if command:
         lines.append(code_block(command))
     lines.append(f"{TODO}: {say('postmortem.todo_detection')}")
@@ -180,6 +182,8 @@ def _evidence_line(layer: str, finding: Mapping[str, Any]) -> list[str]:
         conditions = tables.condition_text(row.get("conditions") or [])
         text = f"- {md(layer)}: {md(row.get('metric'))} {md(counted)}{f' [{ends}]' if ends else ''}"
         lines.append(f"{text} ({md(conditions)})" if conditions not in ("", "–") else text)
+    if not lines and finding.get("outcome") == "failed" and finding.get("where"):
+        lines = [f"- {md(layer)}: {code_span(finding['where'])} {md(finding.get('summary'))}"]
     return lines
 
 

@@ -188,3 +188,30 @@ def test_explain_prints_rules_and_suggests(tmp_path: Path) -> None:
     assert unknown.returncode == 2 and "did you mean vllm-002" in unknown.stderr
     listing = run("explain", "--list")
     assert listing.stdout.count("\n") > 280
+
+
+def test_chinese_lines_stand_in_columns(tmp_path: Path) -> None:
+    body = {"model": "m", "messages": [], "temperature": 0.7, "extra_body": {"top_k": 20}}
+    (tmp_path / "request.json").write_text(json.dumps(body))
+    (tmp_path / "run.sh").write_text("vllm serve m --enable-prefix-caching\n")
+    files = ["request.json", "run.sh", "-o", "a.md", "-o", "a.sarif"]
+    done = run("audit", *files, "--lang", "zh", cwd=tmp_path)
+    assert done.returncode == 1 and "已审查 2 个文件" in done.stderr
+    assert "请求本身要求采样 [gen-010]" in done.stdout and "把 top_k 移到请求体顶层" in done.stdout
+    table = [line for line in done.stdout.splitlines() if line.startswith("  ")]
+    rows = [line for line in table if "vllm.openai_request" in line]
+    places = {
+        _column(line, word) for line in rows for word in ("请求", "vLLM 默认值") if word in line
+    }
+    assert len(rows) > 5 and {_column(table[-len(rows) - 1], "来源")} <= places
+    report = (tmp_path / "a.md").read_text("utf-8")
+    assert "请求本身要求采样" in report and "请求" in report
+    assert "the request itself asks for sampling" in (tmp_path / "a.sarif").read_text("utf-8")
+    told = run("explain", "gen-010", "--lang", "zh")
+    assert told.stdout.startswith("gen-010: 请求本身要求采样\n接口:      any.request\n")
+    assert run("audit", "request.json", "--lang", "fr", cwd=tmp_path).returncode == 2
+
+
+def _column(line: str, word: str) -> int:
+    """Where ``word`` stands in a terminal, where Chinese takes two columns a character."""
+    return sum(2 if char > "\u2e80" else 1 for char in line.partition(word)[0])

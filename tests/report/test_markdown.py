@@ -121,6 +121,17 @@ def test_a_gate_of_detdiag_check_is_shown_as_it_is() -> None:
     assert "release" in text
 
 
+def test_a_postmortem_of_files_alone_claims_no_reproduction() -> None:
+    finding = {"rule": "config.sampling-still-on", "outcome": "failed", "where": "serve/a.json:3",
+               "summary": "the request itself asks for sampling"}  # fmt: skip
+    layers = [{"layer": "config", "attribution": "cause", "findings": [finding]}]
+    report = {"layers": layers, "verdict": {"status": "attributed", "layer": "config"}}
+    text = render({**report, "observations": 0}, "md", style="postmortem")
+    assert "no run was observed" in text and "Reproduced" not in text
+    assert text.rstrip().endswith("- config: `serve/a.json:3` the request itself asks for sampling")
+    assert "Reproduced" in render({**report, "observations": 4}, "md", style="postmortem")
+
+
 def test_unknown_style_names_the_known_ones() -> None:
     with pytest.raises(DetdiagError, match="postmortem"):
         render(sample("minimal"), "md", style="essay")
