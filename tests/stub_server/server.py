@@ -29,7 +29,7 @@ class StubServer:
         self.numbers = itertools.count()
         self.cache: dict[str, dict[str, Any]] = {}
         self.closing = threading.Event()
-        self._http = _Http(("127.0.0.1", 0), _handler(self))
+        self._http = _Http(("127.0.0.1", 0), self.handler())
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
 
     @property
@@ -39,6 +39,9 @@ class StubServer:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        return _handler(self)
 
     def become(self, behaviour: Behaviour) -> None:
         """Redeploy: another behaviour at the same address, all state lost."""

@@ -29,8 +29,8 @@ TOKENIZE_BODIES: Final[tuple[tuple[str, ...], ...]] = (
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """``chat`` / ``completions`` are usable paths; ``top`` / ``completions_top`` how many
-    alternatives come back there (0: none). ``family`` is as in :mod:`families`; ``info`` holds
-    plain facts that the server told about itself."""
+    alternatives may be asked for there (0: none come back). ``family`` is as in
+    :mod:`families`; ``info`` holds plain facts that the server told about itself."""
 
     chat: bool = False
     completions: bool = False
@@ -83,7 +83,7 @@ async def explore(
         Capability("chat log-probabilities", chat.state, chat.note),
         Capability("/v1/completions", *legacy.usable()),
         Capability("completions log-probabilities", legacy.state, legacy.note),
-        *(Capability(f"{name} of ours", "refused", why) for name, why in dialect.dropped.items()),
+        *(Capability(f"{name} 0", "refused", why) for name, why in dialect.dropped.items()),
         *extras,
         *told,
     )

@@ -147,7 +147,8 @@ def _reached(reply: Reply, decoded: Any, top: int, refusal: str) -> Rung:
     got = max((len(p.top) for p in bodies.outputs(decoded)[0].positions or ()), default=0)
     if got:
         note = refusal or f"{got} alternatives a token"
-        return Rung(min(got, top), "yes", note, None, reply, decoded)
+        # What was accepted is asked for again: fewer here may be more at another token (OpenAI).
+        return Rung(top if got > 1 else 1, "yes", note, None, reply, decoded)
     if refusal:
         return Rung(0, "refused", refusal, None, reply, decoded)
     note = f"asked for {top}, the reply holds none and no error"
