@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import orjson
-
 from detdiag.errors import DetdiagError
+from detdiag.evidence.adapters.shape import loads
 
 FailureKind = Literal[
     "unreachable", "timeout", "http", "truncated", "invalid-json", "no-answer", "spent"
@@ -86,7 +85,7 @@ class Reply:
         """The decoded body; raises :class:`EndpointError` if it is neither JSON nor an event
         stream (some servers and gateways stream although nobody asked them to)."""
         try:
-            return orjson.loads(self.body)
+            return loads(self.body)
         except ValueError as error:
             streamed = _streamed(self.body)
             if streamed is not None:
