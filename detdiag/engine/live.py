@@ -82,8 +82,18 @@ def _header(run: LiveRun) -> dict[str, Any]:
             "budget_s": plan.budget_s,
             "seed": plan.seed,
             "command": run.command,
+            "limits": _limits(run),
         },
     }
+
+
+def _limits(run: LiveRun) -> list[str]:
+    """Kernels that split one long context among blocks or threads do so from some length on."""
+    longest = max((len(run.target.encode(p)) for p in run.target.prompts), default=0)
+    return [
+        f"prompts of up to {longest} tokens and {run.plan.max_new_tokens} generated ones were "
+        "tried; longer contexts may meet other kernels"
+    ]
 
 
 def _same_model(earlier: Case, run: LiveRun) -> None:
