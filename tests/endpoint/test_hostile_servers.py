@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,9 +63,14 @@ ALWAYS: dict[Fault, str] = {
     "reset": "broke off",
     "no-choices": "no answer",
     "null": "no answer",
-    "redirect": "HTTP 307",
+    "redirect": "moved to http://127.0.0.1:9/v1/elsewhere",
     "hang": "no reply within 1 s",
     "huge": "larger than",
+    "bomb": "larger than",
+    "html": "an HTML page: 502 Bad Gateway",
+    "401": "--api-key-env",
+    "wait": "asks to wait 3600 s",
+    "half": "HTTP 200 with error 502: Provider disconnected",
 }
 
 
@@ -82,8 +89,41 @@ def test_a_closed_port_and_a_plain_server_asked_for_tls(tmp_path: Path) -> None:
     with StubServer(Behaviour(**QUICK)) as server:
         done = detdiag_run([server.url.replace("http", "https")], tmp_path, *LIMITS)
         assert done.code == Exit.USAGE and "cannot connect" in done.shown, done.shown
+        assert "http:// if not" in done.shown
     done = detdiag_run([server.url], tmp_path, *LIMITS)
     assert done.code == Exit.USAGE and "cannot connect" in done.shown, done.shown
+
+
+@pytest.fixture
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of our own for 127.0.0.1, with its key in one file."""
+    file = tmp_path_factory.mktemp("tls") / "own.pem"
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-keyout", file, "-out",
+         f"{file}.crt", "-days", "2", "-subj", "/CN=stub", "-addext",
+         "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    file.write_text(file.read_text() + Path(f"{file}.crt").read_text())
+    return file
+
+
+def test_a_certificate_of_its_own_is_one_line_and_can_be_trusted(
+    certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StubServer(Behaviour(**QUICK), certificate=certificate) as server:
+        assert server.url.startswith("https://")
+        done = detdiag_run([server.url], tmp_path, *LIMITS)
+        assert done.code == Exit.USAGE
+        assert "CERTIFICATE_VERIFY_FAILED" in done.shown and "SSL_CERT_FILE" in done.shown
+        assert len([line for line in done.shown.splitlines() if line.startswith("detdiag:")]) == 1
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        done = detdiag_run([server.url], tmp_path, *LIMITS)
+    assert done.verdict["status"] in ("clean", "inconclusive"), done.verdict["sentence"]
+    assert done.verdict["layer"] is None
 
 
 def test_a_wrong_model_name_is_the_servers_own_words(tmp_path: Path) -> None:
@@ -92,7 +132,7 @@ def test_a_wrong_model_name_is_the_servers_own_words(tmp_path: Path) -> None:
     assert done.code == Exit.USAGE and "does not exist" in done.shown, done.shown
 
 
-@pytest.mark.parametrize("fault", ["500", "429", "truncate"])
+@pytest.mark.parametrize("fault", ["500", "429", "truncate", "html", "half"])
 def test_failing_now_and_then_is_retried_and_recorded(
     fault: Fault, tmp_path: Path, key: tuple[str, ...]
 ) -> None:
@@ -104,7 +144,10 @@ def test_failing_now_and_then_is_retried_and_recorded(
     assert done.verdict["layer"] is None
 
 
-@pytest.mark.parametrize("fault", ["500", "hang", "truncate", "no-choices"])
+@pytest.mark.parametrize(
+    "fault",
+    ["500", "hang", "truncate", "no-choices", "401", "wait", "redirect", "html", "abort", "reset"],
+)
 def test_dying_in_the_middle_keeps_what_was_measured(
     fault: Fault, tmp_path: Path, key: tuple[str, ...]
 ) -> None:
@@ -127,7 +170,10 @@ def test_another_model_in_the_middle_is_version_or_open(
 
 def test_random_faults_never_accuse(tmp_path: Path, key: tuple[str, ...]) -> None:
     """A healthy model behind a bad network."""
-    faults: tuple[Fault, ...] = ("500", "429", "truncate", "reset", "bad-json", "null")
+    faults: tuple[Fault, ...] = (
+        "500", "429", "truncate", "reset", "bad-json", "null", "html", "half", "abort",
+        "no-choices",
+    )  # fmt: skip
     chance = random.Random(7)
     done = run(
         lambda number, path: chance.choice(faults) if chance.random() < 0.1 else None,

@@ -20,6 +20,12 @@ Fault = Literal[
     "reset",
     "no-choices",
     "null",
+    "401",
+    "html",
+    "half",
+    "abort",
+    "bomb",
+    "wait",
 ]
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
+import ssl
 import threading
 import time
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -22,7 +26,12 @@ HANG_S = 30.0
 class StubServer:
     """``with StubServer(Behaviour(...)) as server: server.url``; ``requests`` keeps what came."""
 
-    def __init__(self, behaviour: Behaviour | None = None, model: str = "stub") -> None:
+    def __init__(
+        self,
+        behaviour: Behaviour | None = None,
+        model: str = "stub",
+        certificate: Path | None = None,
+    ) -> None:
         self.model = model
         self.engine = Engine(behaviour or Behaviour())
         self.requests: list[tuple[str, Any, dict[str, str]]] = []
@@ -30,6 +39,14 @@ class StubServer:
         self.cache: dict[str, dict[str, Any]] = {}
         self.closing = threading.Event()
         self._http = _Http(("127.0.0.1", 0), self.handler())
+        self.scheme = "http" if certificate is None else "https"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            # The handshake is the connection's own business: one that fails holds up nobody.
+            self._http.socket = context.wrap_socket(
+                self._http.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
 
     @property
@@ -38,7 +55,7 @@ class StubServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
+        return f"{self.scheme}://127.0.0.1:{self._http.server_address[1]}"
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
         return _handler(self)
@@ -61,6 +78,12 @@ class StubServer:
         self.closing.set()
         self._http.shutdown()
         self._http.server_close()
+
+
+@lru_cache
+def _bomb() -> bytes:
+    """16 MiB in 16 KiB."""
+    return gzip.compress(bytes(2**24))
 
 
 class _Http(ThreadingHTTPServer):
@@ -181,6 +204,22 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(500, {"error": {"message": "engine is dead", "code": 500}})
         elif fault == "429":
             self._json(429, {"error": {"message": "slow down", "code": 429}}, {"Retry-After": "0"})
+        elif fault == "wait":
+            limit = {"error": {"message": "Rate limit reached", "type": "requests"}}
+            self._json(429, limit, {"Retry-After": "3600", "x-ratelimit-remaining-requests": "0"})
+        elif fault == "401":
+            self._json(401, {"error": {"message": "Incorrect API key provided", "code": 401}})
+        elif fault == "html":
+            page = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head></html>"
+            self._send(502, "text/html", page)
+        elif fault == "half":
+            broken = {**choice, "error": {"code": 502, "message": "Provider disconnected"}}
+            self._json(200, {**text, "model": self.stub.model, "choices": [broken]})
+        elif fault == "abort":
+            broken = {**choice, "finish_reason": "abort"}
+            self._json(200, {**text, "model": self.stub.model, "choices": [broken]})
+        elif fault == "bomb":
+            self._send(200, "application/json", _bomb(), {"Content-Encoding": "gzip"})
         elif fault == "hang":
             self.stub.closing.wait(HANG_S)
             self.close_connection = True

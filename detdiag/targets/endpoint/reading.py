@@ -28,7 +28,9 @@ async def read_body(response: httpx.Response, most: int) -> bytes:
             for chunk in unpack(raw, most - size + 1):
                 size += len(chunk)
                 if size > most:
-                    raise EndpointError("truncated", f"the reply is larger than {_size(most)}")
+                    raise EndpointError(
+                        "truncated", f"the reply is larger than {_size(most)}", lasting=True
+                    )
                 chunks.append(chunk)
         unpack.finish()
     finally:

@@ -23,6 +23,10 @@ from detdiag.targets.prompts import Prompt
 
 Api = Literal["chat", "completions"]
 _KEPT = ("id", "created", "usage", "service_tier", "timings")
+_BROKEN_OFF: Final = ("abort", "error", "cancelled")
+"""Finish reasons of half an answer: vLLM and SGLang abort what they cannot hold, routers say
+``error`` where a provider fails on the way."""
+
 _SHORT_ID: Final = re.compile(r"\D*\d{1,6}")
 _NUMBERS = itertools.count(1)
 
@@ -178,6 +182,12 @@ class EndpointTarget:
                 retries=reply.retries,
             )
         output = found[0]
+        if output.finish_reason in _BROKEN_OFF:
+            raise EndpointError(
+                "no-answer",
+                f"the server broke its answer off (finish_reason {output.finish_reason})",
+                retries=reply.retries,
+            )
         if output.token_ids or output.positions or output.text:
             return output
         if output.finish_reason == "length":
