@@ -24,7 +24,7 @@ from detdiag.report.safe import looks_like_command
 
 SENTENCE_KEYS: Final = frozenset(
     "sentence would_change why title reason summary action command cost verify note notes evidence "
-    "limits metric unit conditions level_because statement arithmetic".split()
+    "limits metric unit conditions level_because statement arithmetic equal_after ignored".split()
 )
 """Keys of a report under which a text is a sentence of detdiag's own."""
 _LEFT_ALONE: Final = frozenset({"fingerprint", "outputs", "effective_params", "target", "tool"})
