@@ -207,6 +207,7 @@ class Client:
                 )
                 response = await pool.send(request, stream=True)
                 first = time.perf_counter()
+                label = self._connection(connection, response)
                 data = await read_body(response, LARGEST_BODY)
         except (TimeoutError, httpx.TimeoutException) as error:
             await self.forget(connection)
@@ -228,7 +229,7 @@ class Client:
             clock + start,
             clock + first,
             clock + time.perf_counter(),
-            self._connection(connection, response),
+            label,
             told=error_inside(response.status_code, data),
         )
 
@@ -244,9 +245,15 @@ class Client:
         return EndpointError("unreachable", message, tip="is the server running at this address?")
 
     def _connection(self, label: str, response: httpx.Response) -> str:
-        """``label``, with a number from its second TCP connection on (the server may hang up)."""
+        """``label``, with a number from its second TCP connection on (the server may hang up).
+
+        Asked before the body is read: a socket that the server wants closed has no address after.
+        """
         stream = response.extensions.get("network_stream")
-        address = None if stream is None else stream.get_extra_info("client_addr")
+        try:
+            address = None if stream is None else stream.get_extra_info("client_addr")
+        except OSError:
+            address = None
         if not isinstance(address, tuple) or len(address) < 2:
             return label
         ports = self._ports.setdefault(label, [])
