@@ -56,6 +56,11 @@ def test_the_onset_is_the_prompt_and_the_tokens_before_the_first_that_moved() ->
     assert f"(from {PROMPT} tokens on) keep" in verdict["sentence"]
 
 
+def test_decode_steps_that_move_are_told_from_the_pass_over_the_prompt() -> None:
+    sentence = report_of(moved_at=1)["verdict"]["sentence"]
+    assert "the first token keeps its bits, the ones after it (decode steps) move" in sentence
+
+
 def test_no_onset_is_claimed_where_the_first_token_moves() -> None:
     verdict = report_of(moved_at=0)["verdict"]
     assert verdict["layer"] == "batch"

@@ -51,6 +51,8 @@ class Start:
     def words(self) -> str:
         if self.context_tokens <= self.shortest_tokens:
             return ""
+        if self.context_tokens == self.shortest_tokens + 1:
+            return "; the first token keeps its bits, the ones after it (decode steps) move"
         return (
             f"; contexts of {self.context_tokens} tokens and more move, shorter ones (from "
             f"{self.shortest_tokens} tokens on) keep their bits"
