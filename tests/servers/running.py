@@ -28,7 +28,8 @@ def named(variable: str) -> str:
 @contextlib.contextmanager
 def vllm(model: Path, log: Path, *options: str) -> Iterator[str]:
     """URL of vLLM on the CPU, bfloat16. Two threads: how they share the work follows the
-    batch; with one there is nothing to share."""
+    batch; with one there is nothing to share. They wait without spinning, which costs a step
+    seconds on a machine that does anything else."""
     words = [named("DETDIAG_VLLM_PYTHON"), "-m", "vllm.entrypoints.openai.api_server"]
     words += ["--model", str(model), "--served-model-name", NAME]
     words += ["--dtype", "bfloat16", "--max-model-len", "1024", *options]
@@ -36,6 +37,7 @@ def vllm(model: Path, log: Path, *options: str) -> Iterator[str]:
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "2",
+        "OMP_WAIT_POLICY": "PASSIVE",
         "VLLM_NO_USAGE_STATS": "1",
     }
     with _started(words, settings, log) as url:
