@@ -258,3 +258,12 @@ def test_no_plotly_import_for_a_page_without_figures() -> None:
         "assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=sample.__globals__["ROOT"])
+
+
+def test_a_cause_that_files_alone_show_is_not_called_no_difference() -> None:
+    report = sample("config-static")
+    verdict = {**report["verdict"], "status": "attributed", "divergence": "none"}
+    page = render({**report, "verdict": verdict}, "html", plotly="none")
+    assert "no difference" not in page.partition("<main")[2].partition("</section>")[0]
+    clean = render(sample("clean"), "html", plotly="none")
+    assert "no difference" in clean.partition("<main")[2].partition("</section>")[0]

@@ -53,7 +53,9 @@ def verdict_view(report: model.Report, say: Say) -> dict[str, Any]:
         tags.append(f"{say('head.layer')}: {visible(found.get('layer'))}")
     if found.get("confidence"):
         tags.append(confidence_word(found["confidence"], say))
-    if has(f"divergence.{found.get('divergence')}"):
+    # a cause read from files alone: "no difference" would deny what the sentence says
+    unseen = status == "attributed" and found.get("divergence") == "none"
+    if has(f"divergence.{found.get('divergence')}") and not unseen:
         tags.append(say(f"divergence.{found['divergence']}"))
     return {
         "status": status,
