@@ -88,3 +88,16 @@ def test_load_that_acts_from_some_length_on_is_found_with_its_onset(tmp_path: Pa
     asked = read_record(tmp_path / "record.ndjson").observations
     ends = [o for o in asked if "@" in str(o.query) and o.role == "trial"]
     assert ends and all(len(o.output.positions or ()) <= 4 for o in ends)
+
+
+def test_replies_in_bursts_are_no_identical_conditions() -> None:
+    """Half of them move: with the batch pinned only idle pairs are left, and those agree."""
+    rows = [reply(i, "idle", f"i{i // 4}", 12, None) for i in range(32)]
+    rows += [reply(40 + i, "burst", f"b{i // 4}", 12, 5 if i % 2 else None) for i in range(32)]
+    case = Case(tuple(rows), target={"kind": "endpoint"}, factor_layers={"connection": "version"})
+    data = decide(case).to_dict()["data"]
+    assert [(c["k"], c["n"]) for c in data["controls"]] == [(0, 32 * 31 // 2)]
+    pinned = next(step for step in data["ladder"] if step["layer"] == "batch")
+    assert (pinned["k"], pinned["n"]) == (0, 32 * 31 // 2)
+    whole = data["ladder"][0]
+    assert (whole["k"], whole["n"]) == (48 * 16, 64 * 63 // 2)

@@ -11,12 +11,13 @@ from detdiag.evidence.observation import Observation
 from detdiag.verdict.analysis import Analysis, analyse
 from detdiag.verdict.attribute import Attribution, sampling_causes
 from detdiag.verdict.causes import Cause, ranked
+from detdiag.verdict.contrasts import controls
 from detdiag.verdict.endpoint.judge import Judged, judge_arms, unsettled
 from detdiag.verdict.endpoint.masking import Masked, masked
 from detdiag.verdict.endpoint.opening import Open, cut_open, masked_open, stopped_open
 from detdiag.verdict.endpoint.prompt_gate import prompt_finding
 from detdiag.verdict.endpoint.reach import further
-from detdiag.verdict.endpoint.samples import read_samples
+from detdiag.verdict.endpoint.samples import context, read_samples
 from detdiag.verdict.endpoint.sampling import (
     KNOB_RULE,
     choice_varies,
@@ -29,7 +30,7 @@ from detdiag.verdict.endpoint.sampling import (
 )
 from detdiag.verdict.mechanisms import ArgmaxCount, ForkCount, argmax_count, forks, sampling_state
 from detdiag.verdict.report_object import Confidence
-from detdiag.verdict.table import build_table
+from detdiag.verdict.table import Bundle, build_table
 
 
 def attribute_endpoint(case: Case, trials: Sequence[Observation]) -> Attribution:
@@ -110,11 +111,28 @@ def _shown(case: Case, evidence: Sequence[Observation], judged: Judged, hidden: 
         f.rule == "version.replica-behind-balancer" and f.outcome == "passed"
         for f in judged.findings
     )
-    analysis = analyse(_plain(evidence, connections=not inert), case.factor_layers)
+    analysis = _apart(analyse(_plain(evidence, connections=not inert), case.factor_layers))
     if hidden:
         return replace(analysis, contrasts=(), controls=())
     kept = tuple(c for c in analysis.contrasts if c.k or c.bundle.layer != "batch")
     return replace(analysis, contrasts=kept)
+
+
+def _apart(analysis: Analysis) -> Analysis:
+    """No two replies inside bursts had the same company, so they are no identical conditions."""
+    table = analysis.table
+    alone = [context(o).get("arm") != "burst" for o in table.observations]
+    if all(alone):
+        return analysis
+    own = ["none" if alone[i] else f"burst reply {i}" for i in table.frame["observation"]]
+    bundle = Bundle("company", ("company",), "batch")
+    table = replace(table, frame=table.frame.assign(company=own), bundles=(*table.bundles, bundle))
+    kept = [c for c in controls(table, analysis.level) if c.condition[-1][1] == "none"]
+    return replace(
+        analysis,
+        table=table,
+        controls=tuple(replace(c, condition=c.condition[:-1]) for c in kept),
+    )
 
 
 def _plain(observations: Sequence[Observation], *, connections: bool) -> list[Observation]:
