@@ -59,7 +59,8 @@ async def endpoint_fingerprint(target: EndpointTarget) -> dict[str, Any]:
     """
     readings = [await _read_routes(target) for _ in range(_READINGS)]
     routes = {path: body for path, (_, body) in readings[0].items()}
-    target.model = target.model or _only_model(routes.get("v1:/models"), target.name)
+    named = target.model or target.address.deployment
+    target.model = named or _only_model(routes.get("v1:/models"), target.name)
     try:
         capabilities = await target.explore(PROBES[0])
         probing = await probe(target)
@@ -67,6 +68,7 @@ async def endpoint_fingerprint(target: EndpointTarget) -> dict[str, Any]:
         raise DetdiagError(f"{target.name}: {error.message}", tip=_tip(error)) from error
     fingerprint = _one(probing.seen("system_fingerprint"))
     engine, version = engine_of(routes, fingerprint)
+    engine = engine or capabilities.family
     facts: dict[str, Any] = {
         "schema": SCHEMA,
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

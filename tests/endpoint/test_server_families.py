@@ -4,6 +4,7 @@ greedy there, a healthy one is not accused, and a sampling default is named or l
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,9 +178,15 @@ def test_failures_inside_a_200_are_retried_and_recorded(tmp_path: Path) -> None:
     assert "HTTP 200 with error 502" in json.dumps(done.report)
 
 
-def test_a_response_cache_of_a_gateway_is_masking(tmp_path: Path) -> None:
-    with FamilyServer(families.LiteLLM(cache=True), Behaviour(temperature=1.0, **QUICK)) as server:
-        verdict = run(server, tmp_path, "").verdict
+@pytest.mark.parametrize(
+    ("make", "tail"), [(families.LiteLLM, ""), (families.OpenRouter, "/api/v1")]
+)
+def test_a_response_cache_of_a_gateway_is_masking(
+    make: Callable[..., Family], tail: str, tmp_path: Path
+) -> None:
+    """LiteLLM's repeats id and time; OpenRouter's has new ones, and only a header tells."""
+    with FamilyServer(make(cache=True), Behaviour(temperature=1.0, **QUICK)) as server:
+        verdict = run(server, tmp_path, tail).verdict
     assert verdict["status"] == "inconclusive"
     assert "response cache" in verdict["sentence"]
 
@@ -190,7 +197,8 @@ def test_equal_short_ids_of_ollama_are_no_response_cache(tmp_path: Path) -> None
     family.random.randrange = lambda most: 417  # type: ignore[method-assign]
     with FamilyServer(family, Behaviour(**QUICK)) as server:
         done = run(server, tmp_path, "")
-    assert done.verdict["status"] == "clean", done.verdict["sentence"]
+    assert done.verdict["layer"] is None, done.verdict["sentence"]
+    assert "response cache" not in json.dumps(done.report["layers"] if done.report else "")
 
 
 def test_a_reasoning_model_is_asked_as_it_wants_and_samples(tmp_path: Path) -> None:
@@ -247,3 +255,89 @@ def test_a_server_that_only_streams_can_be_read(tmp_path: Path) -> None:
         done = run(server, tmp_path, "")
     assert done.verdict["layer"] is None, done.verdict["sentence"]
     assert done.report is not None and done.report["verdict"]["divergence"] == "none"
+
+
+class Moved(families.VLLM):
+    """A server behind a gateway that gives it another base."""
+
+    def __init__(self, base: str) -> None:
+        super().__init__()
+        self.chat, self.completions = f"{base}/chat/completions", f"{base}/completions"
+
+
+@pytest.mark.parametrize(
+    ("base", "tail", "shown"),
+    [
+        ("/llm/v1", "/llm", "/llm/v1"),
+        ("", "", ""),
+        ("/v1", "/api/", "/v1"),
+        ("/x/v1", "/x/v1/", "/x/v1"),
+    ],
+)
+def test_other_bases_are_tried(base: str, tail: str, shown: str, tmp_path: Path) -> None:
+    with FamilyServer(Moved(base), Behaviour(**QUICK)) as server:
+        done = run(server, tmp_path, tail)
+        assert done.report is not None
+        assert done.report["target"]["name"] == server.url + shown
+    assert done.verdict["layer"] is None, done.verdict["sentence"]
+
+
+def test_a_base_that_nobody_serves_is_one_line_about_the_given_one(tmp_path: Path) -> None:
+    with FamilyServer(Moved("/elsewhere/v1"), Behaviour(**QUICK)) as server:
+        done = detdiag_run([server.url + "/llm"], tmp_path, *SMALL)
+    assert done.report is None
+    assert "HTTP 404: Not Found" in done.shown.splitlines()[-1]
+
+
+def test_azure_needs_no_model_name_and_a_wrong_key_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--model-name", "", "--api-key-env", "STUB_KEY")
+    with FamilyServer(families.Azure(), Behaviour(**QUICK)) as server:
+        done = run(server, tmp_path, AZURE, *options)
+        assert done.report is not None and done.report["target"]["model"] == "stub"
+        monkeypatch.setenv("STUB_KEY", "another-key-0123456789")
+        done = detdiag_run([server.url + AZURE], tmp_path, *SMALL, *options)
+    assert done.report is None
+    line = done.shown.splitlines()[-1]
+    assert "HTTP 401: Access denied" in line and "--api-key-env" in line
+    assert "another-key" not in done.shown
+
+
+def test_user_and_password_of_the_url_reach_the_server_and_nothing_else(tmp_path: Path) -> None:
+    with FamilyServer(families.VLLM(), Behaviour(**QUICK)) as server:
+        url = server.url.replace("://", "://someone:hidden-word@")
+        done = detdiag_run([url], tmp_path, *SMALL)
+        assert all("authorization" in {k.lower() for k in h} for _, _, h in server.requests)
+    assert done.report is not None, done.shown
+    written = "".join(p.read_text("utf-8", "replace") for p in tmp_path.iterdir())
+    for text in (written, done.shown):
+        assert "hidden-word" not in text and "someone" not in text
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_providers_of_a_router_are_compared(mixed: bool, tmp_path: Path) -> None:
+    """Two providers by chance: alike they are cleared, with other weights one is named."""
+
+    class Routed(families.OpenRouter):
+        completions = None
+
+        def answer(self, answer: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+            name = "Beta" if body["second"] else "Alpha"
+            return {**super().answer(answer, body), "provider": name}
+
+        def prepare(self, body: dict[str, Any]) -> dict[str, Any]:
+            second = chance.random() < 0.5
+            kept = super().prepare(body)
+            if second and mixed:  # the model is a function of the prompt: another word, as long
+                [turn] = kept["messages"]
+                kept["messages"] = [{**turn, "content": turn["content"].replace("w3", "w4")}]
+            return {**kept, "second": second}
+
+    chance = random.Random(4)
+    with FamilyServer(Routed(), Behaviour(**QUICK)) as server:
+        verdict = run(server, tmp_path, "/api/v1").verdict
+    if mixed:
+        assert verdict["rule"] == "version.provider-changes-output", verdict["sentence"]
+    else:
+        assert verdict["layer"] is None, verdict["sentence"]

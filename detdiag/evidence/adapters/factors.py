@@ -48,6 +48,7 @@ CACHE_HEADERS: Final[dict[str, frozenset[str]]] = {
     "helicone-cache": frozenset({"hit"}),
     "x-cache-status": frozenset({"hit"}),
     "cf-aig-cache-status": frozenset({"hit"}),
+    "x-openrouter-cache-status": frozenset({"hit"}),
     "x-litellm-cache-key": frozenset(),
 }
 """Response headers of gateways that answer from a response cache; an empty set means any value."""

@@ -186,10 +186,13 @@ class OpenRouter(Family):
         fails_every: int = 0,
         comments: bool = False,
         provider: str = "Alpha",
+        cache: bool = False,
     ) -> None:
         super().__init__()
         self.drops, self.fails_every, self.comments = set(drops), fails_every, comments
         self.provider = provider
+        self.cache: dict[str, Body] | None = {} if cache else None
+        self.hit = False
         self.calls = itertools.count(1)
 
     def get(self, path: str, server: FamilyServer) -> Any:
@@ -206,6 +209,10 @@ class OpenRouter(Family):
         return {k: v for k, v in super().prepare(body).items() if k not in self.drops}
 
     def answer(self, answer: Body, body: Body) -> Body:
+        if self.cache is not None:  # a hit has an id and a time of its own
+            key = digest(json.dumps(body, sort_keys=True))
+            self.hit = key in self.cache
+            answer = {**answer, "choices": self.cache.setdefault(key, answer)["choices"]}
         for choice in answer["choices"]:
             choice["native_finish_reason"] = choice["finish_reason"]
         return {
@@ -213,6 +220,11 @@ class OpenRouter(Family):
             "id": f"gen-{uuid.uuid4().hex}",
             "provider": self.provider,
         }
+
+    def headers(self) -> dict[str, str]:
+        if self.cache is None:
+            return {}
+        return {"X-OpenRouter-Cache-Status": "HIT" if self.hit else "MISS"}
 
     def packed(self, data: bytes) -> bytes:
         front = b": OPENROUTER PROCESSING\n\n" if self.comments else b"\n         \n"
