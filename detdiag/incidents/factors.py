@@ -128,6 +128,8 @@ Outcome = Literal["associated", "not seen", "confounded", "too little", "not rec
 def _outcome(
     test: Test, adjusted: float | None, led: str | None, recorded: bool, groups: int
 ) -> tuple[Outcome, str]:
+    if not groups:
+        return "too little", "no request got another answer: there is nothing to test"
     if not recorded:
         return "not recorded", "no record carries it: it cannot be tested"
     if adjusted is None:

@@ -100,7 +100,17 @@ class Plan(NamedTuple):
 
 READ: Final = frozenset(
     {*pairs.REQUEST, *pairs.RESPONSE, *pairs.START, *pairs.END, *pairs.TOOK_MS, *pairs.TOOK_S}
-    | {*NAMES, "status", "status_code", "factors", "cached_tokens", "url", "endpoint", "path"}
+    | {
+        *NAMES,
+        "status",
+        "status_code",
+        "factors",
+        "cached_tokens",
+        "url",
+        "endpoint",
+        "path",
+        "error",
+    }
 )
 """Fields of a record that the adapter of plain pairs reads and that reach a column."""
 
@@ -196,6 +206,7 @@ def _record(plan: Plan, present: frozenset[str], request: Any) -> Any:
         plan.took: ("took", Scalar),
         plan.status: ("status", Literal[200, "200", "ok", "success"] | None),
         **{name: (f"own_{name}", Scalar) for name in NAMES},
+        "error": ("error", Empty),
     }
     fields: list[Any] = [(attribute, kind) for attribute, kind in planned.values()]
     rename = {attribute: name for name, (attribute, _) in planned.items()}

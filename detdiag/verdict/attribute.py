@@ -15,6 +15,7 @@ from detdiag.verdict.causes import (
     contrast_cause,
     explains,
     merge,
+    one_off,
     ranked,
     settle_interplay,
     shown,
@@ -91,12 +92,14 @@ def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
     ]
     mechanisms += _argmax_finding(rest, argmax, mechanisms, greedy)
     flips = [c for c in analysis.contrasts if c.k]
-    strong, contributors = settle_interplay(analysis, [c for c in flips if shown(c)])
+    passive = bool(case.method.get("passive"))
+    blamed = [c for c in flips if shown(c) and not (passive and one_off(c))]
+    strong, contributors = settle_interplay(analysis, blamed)
     known = [c for c in strong if c.bundle.layer != "unknown"]
     causes = merge(known, mechanisms, analysis.table, analysis.divergence)
     if count.moved and any(m.explains == ("*",) for m in mechanisms):
         causes += _kept_beside_ties(known, causes, analysis)
-    held = pinned(analysis.table, rest, argmax, passive=bool(case.method.get("passive")))
+    held = pinned(analysis.table, rest, argmax, passive=passive)
     causes += _residue(analysis, causes, held)
     causes = _with_static(case, static, config + causes, analysis)
     named = [b for c in strong for b in (c.bundle,)] + [c.bundle for c in contributors]
@@ -105,7 +108,7 @@ def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
     joint = _same_input(confounded, analysis) if not causes else None
     if joint is not None:
         causes, confounded = [joint], ()
-    if case.method.get("passive"):
+    if passive:
         causes = [_associated(c) for c in causes]
     return Attribution(
         analysis,
@@ -113,7 +116,7 @@ def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
         tuple(contributors),
         tuple(case.findings) + tuple(f for f in (*routing, *mechanisms) if f not in case.findings),
         tuple(s for s in confounded if len(s) > 1),
-        tuple(c for c in flips if not shown(c) or c.bundle.layer == "unknown"),
+        tuple(c for c in flips if c not in blamed or c.bundle.layer == "unknown"),
         held,
         argmax,
         count.moved,

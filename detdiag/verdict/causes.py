@@ -88,6 +88,12 @@ def shown(found: Contrast) -> bool:
     return found.p_holm <= (ALPHA if found.control_k else WEAK_ALPHA)
 
 
+def one_off(found: Contrast) -> bool:
+    """A stray answer under a label that occurs once: chance alone puts it there once in as many
+    runs as there are, and a log has many labels. One run cannot show that its arm repeats."""
+    return found.bundle.layer != "input" and found.smallest_arm < 2 and found.p_holm > ALPHA
+
+
 def confidence_of(found: Contrast) -> Confidence:
     """ "confirmed": both arms repeat and the change goes with the factor alone; "likely" where a
     control is noisy; "suspected" between ALPHA and WEAK_ALPHA."""

@@ -62,8 +62,13 @@ def clean_sentence(n: int, conditions: int) -> str:
 def too_few_sentence(n: int) -> str:
     if not n:
         return "Inconclusive: no outputs are recorded, so there is nothing to compare."
+    if n == 1:
+        return (
+            "Inconclusive: no two runs answer the same request under the same conditions, so "
+            f"nothing can be compared; {ENOUGH_RUNS} are needed before that says anything."
+        )
     return (
-        f"Inconclusive: the {n} run{'s' if n != 1 else ''} under identical conditions agree, but "
+        f"Inconclusive: the {n} runs under identical conditions agree, but "
         f"at least {ENOUGH_RUNS} are needed before that says anything; {n} still allow a rate of "
         f"change of {percent(zero_bound(max(n, 1)))}."
     )

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from detdiag.evidence.adapters import bodies
 from detdiag.evidence.adapters.aliases import merge_aliases, replica_names
+from detdiag.evidence.adapters.bodies.reasoning import without_reasoning
 from detdiag.evidence.adapters.factors import prompt_token_ids, response_factors
 from detdiag.evidence.adapters.interface import Adapted, Broken, Exchange
 from detdiag.evidence.adapters.lacks import absent_channels
@@ -48,6 +49,7 @@ def build(
             faults.append((entry.line, entry.why))
         else:
             exchanges.append(entry)
+    exchanges = _alike(exchanges)
     answers = [_outputs(exchange) for exchange in exchanges]
     exchanges = _mark(exchanges, answers)
     factors, folded = _factors(exchanges)
@@ -67,6 +69,21 @@ def build(
         notes=tuple(notes),
         calls=len(exchanges),
     )
+
+
+def _alike(exchanges: list[Exchange]) -> list[Exchange]:
+    """Where only some replies of a model keep their reasoning, none is compared by it."""
+    bare = [without_reasoning(exchange.response) for exchange in exchanges]
+    keeps: dict[str | None, set[bool]] = defaultdict(set)
+    for exchange, body in zip(exchanges, bare, strict=True):
+        if bodies.family_of(body) is not None:
+            keeps[label(dig(exchange.request, "model"))].add(body is not exchange.response)
+    return [
+        replace(exchange, response=body)
+        if body is not exchange.response and len(keeps[label(dig(exchange.request, "model"))]) > 1
+        else exchange
+        for exchange, body in zip(exchanges, bare, strict=True)
+    ]
 
 
 def _outputs(exchange: Exchange) -> list[Output]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from detdiag.evidence.adapters.document import Document
@@ -21,13 +21,16 @@ lacks: Final = ("batch", "expert routing", "concurrency", "end time")
 
 MAX_COMMAND_LINES: Final = 2000
 _SENT: Final = re.compile(r"^> ?(GET|POST|PUT|PATCH) (\S+) HTTP/", re.MULTILINE)
-_TRACE: Final = re.compile(r"^(?:[\d:.]+ )?(=>|<=) (Send|Recv) (header|data)", re.MULTILINE)
-_TIME: Final = re.compile(r"^\d\d:\d\d:\d\d\.\d+ ")
+_TRACE: Final = re.compile(
+    r"^(?:[\d:.]+ )?(?:\[[\w-]+\] )?(=>|<=) (Send|Recv) (header|data)", re.MULTILINE
+)
+_TIME: Final = re.compile(r"^(?:\d\d:\d\d:\d\d\.\d+ )?(?:\[[\w-]+\] )?(?==>|<=|==)")
 _LEFT_INTACT: Final = re.compile(r"\* Connection #\d+ to host .* left intact\s*$")
 _PROGRESS: Final = re.compile(r"^[\s\d.kMGT:%-]+$|^\s*% Total|^\s*Dload")
 _CONNECTED: Final = re.compile(
     r"^(?:\*|== Info:) +(?:Connected|Established connection) to \S+ \(([^) ]+)"
 )
+_DOTS: Final = re.compile(rb"\.{4,}|[A-Za-z]\.{2,3}[A-Za-z]")
 _HEX: Final = re.compile(r"^([0-9a-f]{4,}): ((?:[0-9a-f]{2} ){1,16})( *)")
 _HEX_WIDTH: Final = 48
 _ASCII: Final = re.compile(r"^([0-9a-f]{4,}): ?(.*)$")
@@ -46,6 +49,8 @@ class _Transfer:
     raw_sent: bytearray = field(default_factory=bytearray)
     address: str | None = None
     closed: bool = False
+    dotted: bool = False
+    """From ``--trace-ascii``, which writes a dot for every byte outside printable ASCII."""
 
 
 def matches(document: Document) -> bool:
@@ -68,8 +73,14 @@ def exchanges(document: Document) -> Iterator[Exchange | Broken]:
             start_s=http_date_s(transfer.received.get("date")),
             replica={"server": transfer.address} if transfer.address else None,
         )
-        if exchange is not None:
+        if exchange is not None and transfer.dotted and _lost(transfer):
+            yield replace(exchange, left_out="the dump has dots in place of bytes outside ASCII")
+        elif exchange is not None:
             yield exchange
+
+
+def _lost(transfer: _Transfer) -> bool:
+    return any(_DOTS.search(data) for data in (transfer.raw, transfer.raw_sent))
 
 
 def _verbose(shown: str) -> list[_Transfer]:
@@ -164,14 +175,17 @@ def _trace(shown: str) -> list[_Transfer]:
     block: tuple[str, int] | None = None
     address: str | None = None
     data = bytearray()
+    dotted = False
     for number, line in enumerate([*shown.splitlines(), "== end"], start=1):
         line = _TIME.sub("", line)
         mark = _TRACE.match(line)
         if not mark and not line.startswith(("== ", "* ")):
-            _dump_line(data, line)
+            dotted = _dump_line(data, line) or dotted
             continue
         if block is not None:
             _trace_block(found, *block, bytes(data), address)
+            if found:
+                found[-1].dotted = dotted
         if connected := _CONNECTED.match(line):
             address = connected.group(1)
         data.clear()
@@ -179,8 +193,9 @@ def _trace(shown: str) -> list[_Transfer]:
     return found
 
 
-def _dump_line(data: bytearray, line: str) -> None:
-    """Add one offset line; the offset says whether a CRLF was left out before it."""
+def _dump_line(data: bytearray, line: str) -> bool:
+    """Add one offset line; the offset says whether a CRLF was left out before it. True for a line
+    of ``--trace-ascii``."""
     hexed, plain = _HEX.match(line), _ASCII.match(line)
     if hexed and _is_hex_row(hexed, line):
         data += bytes.fromhex(hexed.group(2))
@@ -188,6 +203,8 @@ def _dump_line(data: bytearray, line: str) -> None:
         if int(plain.group(1), 16) == len(data) + 2:
             data += b"\r\n"
         data += plain.group(2).encode("utf-8", "surrogateescape")
+        return True
+    return False
 
 
 def _is_hex_row(found: re.Match[str], line: str) -> bool:

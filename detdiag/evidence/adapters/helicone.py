@@ -17,7 +17,7 @@ from detdiag.evidence.adapters.shape import (
     obj,
     text,
 )
-from detdiag.evidence.adapters.streams import decode_body
+from detdiag.evidence.adapters.streams import decode_body, is_chunk_list, merge
 from detdiag.evidence.adapters.surfaces import provider_surface, surface_of, with_url_model
 
 name: Final = "Helicone export"
@@ -73,6 +73,11 @@ def _body(value: Any) -> Any:
     if isinstance(found, str):
         found = decode_body(found)
     # Streamed replies are stored beside an empty body.
+    streamed = obj(found).get("streamed_data")
+    if isinstance(streamed, list) and is_chunk_list(streamed):
+        return merge(streamed)
+    if isinstance(streamed, str):
+        return decode_body(streamed)
     return obj(found).get("streamed_data_merged", found)
 
 

@@ -110,13 +110,19 @@ def _messages(attributes: Mapping[str, Any], side: str) -> list[dict[str, Any]]:
     """Messages from ``llm.input_messages.0.message.role`` and its siblings, in index order."""
     nested = maybe_json(attributes.get(f"llm.{side}_messages"))
     if isinstance(nested, list):
-        return [dict(obj(obj(m).get("message"))) or dict(obj(m)) for m in nested]
+        return [_nested(obj(m)) for m in nested]
     found: dict[int, dict[str, Any]] = defaultdict(dict)
     for key, value in attributes.items():
         match = _MESSAGE.match(key)
         if match and match.group(1) == side:
             found[int(match.group(2)[:9])][match.group(3)] = value
     return [_folded(found[index]) for index in sorted(found)]
+
+
+def _nested(message: Mapping[str, Any]) -> dict[str, Any]:
+    """One message of a list: ``{"message": {"role": ...}}``, or a table's ``message.role``."""
+    inner = obj(message.get("message")) or message
+    return {key.removeprefix("message."): value for key, value in inner.items()}
 
 
 def _folded(message: Mapping[str, Any]) -> dict[str, Any]:

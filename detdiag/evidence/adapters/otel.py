@@ -153,7 +153,9 @@ def _request(span: Span) -> dict[str, Any]:
         if found:
             request[field] = found
     if "messages" not in request:
-        messages = _event_messages(span) or maybe_json(_from_span_or_event(span, "gen_ai.prompt"))
+        spelled = ("gen_ai.prompt", "ai.prompt.messages")
+        kept = [maybe_json(_from_span_or_event(span, name)) for name in spelled]
+        messages = _event_messages(span) or next((m for m in kept if m), [])
         if messages:
             request["messages" if isinstance(messages, list) else "prompt"] = messages
     return request
@@ -201,6 +203,9 @@ def _output(span: Span) -> Output:
                 text=message_text(maybe_json(content.get("message", content))),
                 finish_reason=reason or text(content.get("finish_reason")),
             )
+    if isinstance(span.attributes.get("ai.response.text"), str):  # Vercel AI SDK
+        calls = openai_calls(maybe_json(span.attributes.get("ai.response.toolCalls")))
+        return Output(answer_text(span.attributes["ai.response.text"], calls), finish_reason=reason)
     completion = maybe_json(_from_span_or_event(span, "gen_ai.completion"))
     if isinstance(completion, list):
         completion = dig(completion, 0)

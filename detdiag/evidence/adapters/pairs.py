@@ -81,7 +81,9 @@ def _exchange(line: int, row: Mapping[str, Any]) -> Exchange:
         start_s=start_s if start_s is not None else http_date_s(received_headers.get("date")),
         end_s=end_s,
         query=label(row.get("query")),
-        left_out=left_out(status, sent_headers, received_headers),
+        left_out="the record reports an error"
+        if row.get("error")
+        else left_out(status, sent_headers, received_headers),
         parameters_recorded=_is_body(row, sent) or _names_parameters(row),
     )
 
@@ -119,6 +121,8 @@ def _decoded(value: Any) -> Any:
         if decoded is value and value.startswith(("data:", "event:")):
             return decode_body(value)
         return decoded
+    if isinstance(value, list) and value and str(value[0]).startswith(("data:", "event:")):
+        return decode_body("\n\n".join(str(one) for one in value))
     return merge(value) if is_chunk_list(value) else value
 
 
