@@ -273,3 +273,29 @@ def test_hostile_rows_do_not_stop_the_rest(tmp_path: Path) -> None:
     path.write_text("\n".join(lines))
     report = mine([path])
     assert report.found == 1 and report.incidents[0].records == 8
+
+
+def test_errors_and_cut_streams_are_no_other_answer(tmp_path: Path) -> None:
+    rows = [row(i, f"p{i % 6}", f"a{i % 6}", replica="ab"[i % 2]) for i in range(120)]
+    for i, one in enumerate(rows):
+        if i % 8 == 1:
+            one["error"], one["response"]["choices"][0]["message"]["content"] = "timed out", ""
+        elif i % 8 == 3:
+            chunk = {"choices": [{"index": 0, "delta": {"content": "a"}}]}
+            one["response"] = f"data: {json.dumps(chunk)}\n\n"
+        else:
+            one["error"] = None
+    report = mine([write(tmp_path / "log.jsonl", rows)])
+    assert report.found == 0 and report.records == 90
+    left = report.to_dict()["files"][0]["left_out"]
+    assert left == {
+        "the record reports an error": 15,
+        "the stream broke off before its end": 15,
+    }
+
+
+def test_a_log_without_incidents_does_not_deny_its_channels(tmp_path: Path) -> None:
+    rows = planted(healthy, seed=1)
+    report = mine([write(tmp_path / "log.jsonl", rows)])
+    assert set(outcomes(report).values()) == {"too little"}
+    assert all("no request got another answer" in t.note for t in report.factors)
