@@ -49,7 +49,7 @@ def load_case(
     observations, layers = _observations(folder / OBSERVATIONS)
     read = read_logs([*(p for p in files if p.name not in KNOWN), *extra])
     ignored = list(read.ignored)
-    method = recorded_method(read, passive=bool(read.observations) and not observations)
+    method = recorded_method(read, passive=bool(read.observations))
     observations = unique([*observations, *read.observations], ignored)
     audited = _audited(files, surface, engine_version)
     findings = [

@@ -82,7 +82,7 @@ def _same_run(one: Observation, other: Observation) -> bool:
 
 
 def recorded_method(read: Logs, *, passive: bool) -> dict[str, Any]:
-    """``passive``: everything comes from logs, in which nobody varied anything on purpose."""
+    """``passive``: logs are part of the case, and in them nobody varied anything on purpose."""
     out: dict[str, Any] = {"conditions": "recorded evidence"}
     limits = list(read.notes)
     if passive:

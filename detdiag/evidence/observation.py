@@ -227,7 +227,8 @@ class _Reader:
         return tuple(str(name) for name in found)
 
     def integer(self, value: Any, what: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        if isinstance(value, bool) or not whole:
             raise self.error(what, "an integer", value)
         return int(value)
 

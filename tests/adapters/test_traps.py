@@ -345,3 +345,50 @@ def test_a_streamed_tool_call_is_the_whole_one() -> None:
     ]  # fmt: skip
     raw = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
     assert adapt_response(decode_body(raw)).text == adapt_response(whole).text
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"PAR1\x00\x15\x04\x00PAR1", "binary data"),
+        (b'{"log": {"entries": ', "not valid JSON"),
+        (b"a note of the on-call engineer", "text that no format matches"),
+        (b"", "empty"),
+    ],
+)
+def test_unknown_files_are_described_in_one_line(tmp_path: Path, raw: bytes, said: str) -> None:
+    path = tmp_path / "log.json"
+    path.write_bytes(raw)
+    with pytest.raises(DetdiagError, match=said) as error:
+        load_evidence([path])
+    assert "known log formats: HAR 1.2" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_answers_that_a_logger_cut_are_no_evidence(tmp_path: Path) -> None:
+    rows = [
+        {"request": asked(), "response": chat(i, ONE[:20] + "... [truncated 39 chars]")}
+        for i in range(12)
+    ]
+    assert verdict(lines(tmp_path / "log.jsonl", rows))["status"] == "inconclusive"
+    said = "The list was truncated (see the annex)"
+    rows = [{"request": asked(), "response": chat(i, said)} for i in range(12)]
+    assert verdict(lines(tmp_path / "said.jsonl", rows))["status"] == "clean"
+
+
+@pytest.mark.parametrize("number", ["1e999", "NaN", "1.5"])
+def test_ids_that_are_no_integers_are_one_clear_line(tmp_path: Path, number: str) -> None:
+    (tmp_path / "observations.jsonl").write_text(f'{{"id": "a", "prompt_token_ids": [{number}]}}\n')
+    with pytest.raises(DetdiagError, match=r"observations\.jsonl:1: .*expected an integer"):
+        load_case(tmp_path)
+
+
+def test_a_log_beside_observations_stays_an_association(tmp_path: Path) -> None:
+    own = ({"id": f"o{i}", "query": "q", "output": {"text": ONE}} for i in range(10))
+    lines(tmp_path / "observations.jsonl", own)
+    rows = (
+        {"provider": "AB"[i % 2], "request": asked(), "response": chat(i, (ONE, TWO)[i % 2])}
+        for i in range(20)
+    )
+    lines(tmp_path / "log.jsonl", rows)
+    found = decide(load_case(tmp_path)).to_dict()["verdict"]
+    assert (found["layer"], found["confidence"]) == ("version", "suspected")

@@ -6,6 +6,7 @@ response cache are taken out, and channels that nothing carries are named.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -131,11 +132,15 @@ _REDACTIONS: Final = frozenset(
 )
 
 
+_CUT_MARK: Final = re.compile(r"[\[(<{][^\[(<{\])>}]{0,30}truncated[^\])>}]{0,30}[\])>}]\s*$", re.I)
+"""What loggers write at the end of a text that they cut: ``... [truncated 120 chars]``."""
+
+
 def redacted(answer: str) -> bool:
     """Redacted answers are all alike, and cut ones only as far as they go: neither is evidence."""
     if len(answer) < 40 and answer.strip().lower() in _REDACTIONS:
         return True
-    return "(litellm_truncated" in answer
+    return "(litellm_truncated" in answer or bool(_CUT_MARK.search(answer, len(answer) - 80))
 
 
 def _says_something(output: Output) -> bool:

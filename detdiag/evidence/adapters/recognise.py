@@ -23,13 +23,24 @@ def why_ignored(path: Path) -> str:
 def describe(document: Document) -> str:
     """What was recognised of a document: its syntax, its size and its first field names."""
     if not document.rows:
-        return "empty" if not (document.text or "").strip() else "text that no format matches"
+        return _without_rows(document)
     kind = "JSON" if document.value is not None else "JSON lines"
     kind = "CSV" if document.text is not None and document.value is None else kind
     shown = document.sample(1)
     if not shown:
         return f"{kind} with {len(document.rows)} entries that are not objects"
     return f"{kind}, {_plural(len(document.rows))} with {_fields(shown[0])}"
+
+
+def _without_rows(document: Document) -> str:
+    shown = document.text or ""
+    if not shown.strip():
+        return "empty"
+    if document.broken:
+        return document.broken[0][1]
+    if "\x00" in shown or shown.count("\ufffd") > len(shown) // 100:
+        return "binary data"
+    return "text that no format matches"
 
 
 def _plural(count: int) -> str:
