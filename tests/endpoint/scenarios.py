@@ -72,6 +72,32 @@ SCENARIOS: dict[str, Scenario] = {
         _one(load_share=0.5, metrics=False, base_s=0.05), ("batch",), share=0.8
     ),
     "prefix-cache": Scenario(_one(prefix_cache=True, warm_path=True), ("batch",), share=0.9),
+    "one-slot": Scenario(
+        _one(
+            one_slot=True,
+            warm_path=True,
+            prompt_token_s=0.002,
+            metrics=False,
+            version=None,
+            tokenizer=False,
+            owner="me",
+        ),
+        ("batch",),
+        ("batch.prefix-reuse",),
+        share=0.8,
+    ),
+    "one-slot-healthy": Scenario(
+        _one(
+            one_slot=True,
+            prompt_token_s=0.002,
+            metrics=False,
+            version=None,
+            tokenizer=False,
+            owner="me",
+        ),
+        share=0.6,
+        quick=False,
+    ),
     "replica-by-connection": Scenario(_one(replicas=2), ("version",), share=0.8),
     "replica-labelled": Scenario(
         _one(replicas=2, replica_header=True, choose_replica="request"), ("version",), share=0.8

@@ -11,7 +11,8 @@ Set up once::
 Each server is started as::
 
     VLLM_CPU_KVCACHE_SPACE=2 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=2 \\
-      OMP_WAIT_POLICY=PASSIVE $DETDIAG_VLLM_PYTHON -m vllm.entrypoints.openai.api_server --model $DETDIAG_SMOLLM2 \\
+      OMP_WAIT_POLICY=PASSIVE $DETDIAG_VLLM_PYTHON -m vllm.entrypoints.openai.api_server \\
+      --model $DETDIAG_SMOLLM2 \\
       --served-model-name smollm2 --dtype bfloat16 --max-model-len 1024
 """
 

@@ -50,6 +50,9 @@ class Behaviour:
     """Context tokens from which load changes the kernel."""
     cache_block: int = 4
     prefix_cache: bool = False
+    one_slot: bool = False
+    """What the last request computed is all that can be reused, and it takes the time of each
+    prompt token again where it cannot."""
     warm_path: bool = False
     replicas: int = 1
     choose_replica: Literal["connection", "request"] = "connection"
@@ -66,9 +69,11 @@ class Behaviour:
     metrics: bool = True
     tokenizer: bool = True
     version: str | None = "0.11.0"
+    owner: str = "vllm"
     fingerprint: str | None = None
     report_cached: bool = True
     step_s: float = 0.00005
     base_s: float = 0.002
+    prompt_token_s: float = 0.0
     fault: Callable[[int, str], Fault | None] | None = None
     """Called with the request's number and path; names what goes wrong with this one."""

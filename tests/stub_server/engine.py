@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class Engine:
         self.lock = threading.Lock()
         self.running = 0
         self.most_running = 0
+        self.slot: tuple[int, ...] = ()
         self.blocks: set[tuple[Any, ...]] = set()
         self.started = time.monotonic()
 
@@ -97,6 +99,8 @@ class Engine:
             paths = self._path(replica, cached, False), self._path(replica, cached, loaded)
             steps = self._steps(prompt, paths, limit, body)
             time.sleep(behaviour.step_s * len(steps))
+            time.sleep(behaviour.prompt_token_s * (len(prompt) - cached))
+            self.slot = (*prompt, *(s.token for s in steps))
         return Reply(prompt, cached, steps, "stop" if steps[-1].token == EOS else "length")
 
     def _path(self, replica: int, cached: int, loaded: bool) -> str:
@@ -107,6 +111,12 @@ class Engine:
 
     def _look_up(self, prompt: tuple[int, ...], salt: Any) -> int:
         """Cached tokens of ``prompt``, in whole blocks and never the last token; stores it."""
+        if self.behaviour.one_slot:
+            shared = takewhile(
+                lambda pair: pair[0] == pair[1], zip(prompt, self.slot, strict=False)
+            )
+            found = min(sum(1 for _ in shared), len(prompt) - 1)
+            return found if 2 * found > len(prompt) else 0
         if not self.behaviour.prefix_cache:
             return 0
         size = self.behaviour.cache_block

@@ -119,7 +119,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         path = self.path.removeprefix("/v1")
         if path == "/models":
-            entry = {"id": stub.model, "object": "model", "owned_by": "vllm", "max_model_len": 1024}
+            entry = {
+                "id": stub.model,
+                "object": "model",
+                "owned_by": behaviour.owner,
+                "max_model_len": 1024,
+            }
             self._json(200, {"object": "list", "data": [entry]})
         elif path == "/version" and behaviour.version:
             self._json(200, {"version": behaviour.version})

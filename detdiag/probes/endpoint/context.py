@@ -55,6 +55,8 @@ class EndpointContext:
     scratch: dict[str, Any] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     failed_in_row: int = 0
+    previous: dict[str, Prompt] = field(default_factory=dict)
+    """What each target was asked last; nothing where several calls overlapped."""
 
     @property
     def target(self) -> EndpointTarget:
@@ -102,21 +104,25 @@ class EndpointContext:
         overrides: Mapping[str, Any] | None = None,
         role: str = "trial",
         keep: bool = True,
+        alone: bool = True,
         **context: Any,
     ) -> Observation | None:
         """One question in one arm; None where the call failed (counted, and the walk stops after
-        several in a row). ``keep`` False leaves writing to the caller (a burst writes later)."""
+        several in a row). ``keep`` False leaves writing to the caller (a burst writes later);
+        ``alone`` False says that other calls overlap with this one."""
         target = target or self.target
-        known: dict[str, Any] = {"concurrency": 1, **(factors or {})}
+        if alone:
+            context["after"] = self.follows(target, query.prompt)
+        conditions: dict[str, Any] = {"concurrency": 1, **(factors or {})}
         if self.session is not None:
-            known["session"] = self.session
-        known = {k: v for k, v in known.items() if v is not None}
+            conditions["session"] = self.session
+        conditions = {k: v for k, v in conditions.items() if v is not None}
         try:
             async with asyncio.timeout(max(1.0, self.end - time.monotonic() + 5.0)):
                 found = await target.ask(
                     query.prompt, max_tokens=query.max_tokens,
                     connection=self.connection(connection), phase=phase,
-                    overrides={**query.overrides, **(overrides or {})}, factors=known,
+                    overrides={**query.overrides, **(overrides or {})}, factors=conditions,
                     api=query.api, prompt_ids=query.prompt_ids, query=query.id, role=role,
                 )  # fmt: skip
         except TimeoutError as error:
@@ -127,10 +133,18 @@ class EndpointContext:
             self.failed(error)
             return None
         self.failed_in_row = 0
-        found = with_context(found, arm=arm, unit=unit, **context)
+        known = {k: v for k, v in context.items() if v is not None}
+        found = with_context(found, arm=arm, unit=unit, **known)
         if keep:
             self.keep(found)
         return found
+
+    def follows(self, target: EndpointTarget, prompt: Prompt) -> str | None:
+        """Was the target asked the ``same`` prompt or ``another`` before? A server with one slot
+        goes on from what it computed last. Remembers ``prompt`` for the next call."""
+        before = self.previous.get(target.name)
+        self.previous[target.name] = prompt
+        return None if before is None else "same" if before == prompt else "another"
 
     def keep(self, observation: Observation) -> None:
         self.observations.append(observation)

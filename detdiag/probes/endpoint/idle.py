@@ -114,6 +114,14 @@ def _turned(context: EndpointContext, turn: int) -> list[EndpointTarget]:
     return targets if turn % 2 == 0 else targets[::-1]
 
 
+async def settle(context: EndpointContext, query: Query) -> None:
+    """One call that is no evidence, unless the server was asked this prompt last: one with a single
+    slot computes it anew after any other."""
+    if context.previous.get(context.target.name) != query.prompt:
+        context.check()
+        await context.ask(query, phase="prime", arm="prime", unit="prime", role="intervention")
+
+
 async def _fresh(context: EndpointContext) -> None:
     """Unseen prompts of the same length: what a reply takes when it must be computed."""
     for number in range(FRESH):
@@ -141,6 +149,7 @@ async def connections(context: EndpointContext) -> str | None:
     """One call each on new connections: a balancer that spreads connections shows itself. Where
     answers differ, several connections are visited again to see whether each is constant."""
     query = context.short()[0]
+    await settle(context, query)
     for number in range(context.plan.spread):
         context.check()
         await context.ask(

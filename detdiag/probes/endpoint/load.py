@@ -10,7 +10,7 @@ from dataclasses import replace
 from detdiag.evidence.observation import Observation
 from detdiag.probes.endpoint.context import EndpointContext, PhaseOver, Query
 from detdiag.probes.endpoint.fillers import WORD_COUNTS, filler
-from detdiag.probes.endpoint.idle import alone_s, ask_twice, restless
+from detdiag.probes.endpoint.idle import alone_s, ask_twice, restless, settle
 from detdiag.probes.endpoint.plan import BLOCK, CONNECTIONS, FILLER_TOKENS
 from detdiag.probes.endpoint.replay import fork_queries, tail_queries
 from detdiag.targets.endpoint import EndpointError, with_context, with_factors
@@ -57,6 +57,7 @@ async def _weigh_fillers(context: EndpointContext) -> None:
         for again in range(2):
             context.check()
             prompt = filler(context.rng, number + again * len(WORD_COUNTS))
+            context.follows(context.target, prompt)
             call = await _fill(context, prompt, _filler_tokens(context), 0)
             if call is not None:
                 found.append((call.tokens, max(0.0, call.end_s - call.sent_s - trip)))
@@ -142,6 +143,7 @@ def _afford(context: EndpointContext, size: int) -> None:
 async def _idle_block(
     context: EndpointContext, look: int, name: str, questions: Sequence[Query]
 ) -> None:
+    await settle(context, questions[0])
     for index, query in enumerate(questions):
         context.check()
         await context.ask(
@@ -166,12 +168,14 @@ async def _burst(
         asked = [
             context.ask(
                 query, phase="load", arm="burst", unit=f"burst-{name}", look=look, keep=False,
+                alone=False,
                 connection=f"c{i}" if i < CONNECTIONS else f"s{i - CONNECTIONS}", size=size,
                 factors={"concurrency": None},
             )
             for i, query in enumerate(questions)
         ]  # fmt: skip
         found = await asyncio.gather(*tasks, *asked, return_exceptions=True)
+    context.previous.clear()  # which of them the server ended with is not known
     _keep_burst(context, gauge, size, found)
 
 

@@ -26,6 +26,8 @@ FIRST_LOOK: Final = (8, 8, 16, 8, 16, 32)
 NEXT_LOOK: Final = (8, 16, 8, 16, 8, 16)
 BLOCK: Final = 4
 """Idle calls between two bursts."""
+CALM: Final = BLOCK + 1
+"""The same with the discarded call before them."""
 FILLER_TOKENS: Final = 16
 SHORT_TOKENS: Final = 4
 TOKENS_PER_WORD: Final = 1.3
@@ -101,15 +103,15 @@ def _with_load(plan: EndpointPlan, prompts: int, servers: int) -> EndpointPlan:
     n = _usable(prompts, plan, servers) * servers
     ground = servers * EXPLORE_REQUESTS + n * (4 + plan.idle + plan.long) + FRESH + WEIGHED
     ground += 2 * plan.tails
-    if plan.max_requests - ground - plan.spread < 5 * (8 + BLOCK):
+    if plan.max_requests - ground - plan.spread < 5 * (8 + CALM):
         plan = replace(plan, spread=min(plan.spread, 8))
     left = plan.max_requests - ground - plan.spread
-    cold = plan.salts * (1 + WARM)
-    if left - cold < 5 * (8 + BLOCK):
+    cold = plan.salts * (2 + WARM)
+    if left - cold < 5 * (8 + CALM):
         plan = replace(plan, salts=0)
         cold = 0
-    if left - cold < sum(plan.first_look) + BLOCK * len(plan.first_look):
-        fitting = max(0, min(6, (left - cold) // (8 + BLOCK)))
+    if left - cold < sum(plan.first_look) + CALM * len(plan.first_look):
+        fitting = max(0, min(6, (left - cold) // (8 + CALM)))
         plan = replace(plan, first_look=(8,) * fitting, next_look=(8,) * fitting, tails=0)
     return plan
 
@@ -149,7 +151,7 @@ def fit_to_time(
             break
         plan = replace(smaller, spread=plan.spread)
     spread = max(4, min(plan.spread, int(0.08 * left_s / max(short_s, 1e-6))))
-    salts = min(plan.salts, int(0.12 * left_s / max((1 + WARM) * short_s, 1e-6)))
+    salts = min(plan.salts, int(0.12 * left_s / max((2 + WARM) * short_s, 1e-6)))
     plan = replace(plan, spread=spread, salts=salts if salts >= 3 else 0)
     if look_s(plan.first_look, short_s) > LOAD_SHARE * left_s:
         plan = replace(plan, first_look=(8,) * 6, next_look=(8,) * 6)
@@ -158,7 +160,7 @@ def fit_to_time(
 
 def look_s(sizes: Sequence[int], short_s: float) -> float:
     """A guess of what one look takes."""
-    return short_s * (BLOCK * len(sizes) + TOGETHER * sum(sizes))
+    return short_s * (CALM * len(sizes) + TOGETHER * sum(sizes))
 
 
 def usable_prompts(prompts: Sequence[Prompt], plan: EndpointPlan, servers: int) -> int:
@@ -183,7 +185,7 @@ def rows(plan: EndpointPlan, prompts: Sequence[Prompt], servers: int) -> list[Ro
     n, mean = len(used), sum(map(prompt_tokens, used)) / len(used)
     out = plan.max_new_tokens
     idle, long = servers * n * plan.idle, servers * n * plan.long
-    cold = plan.salts * (1 + WARM)
+    cold = plan.salts * (2 + WARM)
     table = [
         _row("capabilities", servers * EXPLORE_REQUESTS, mean, 1, "what the server can do"),
         _row("prime", servers * n * 4, mean, out / 2, "discarded, so that caches are warm"),
@@ -199,7 +201,7 @@ def rows(plan: EndpointPlan, prompts: Sequence[Prompt], servers: int) -> list[Ro
         ),
     ]
     looks = len(plan.first_look)
-    first = sum(plan.first_look) + BLOCK * looks + (WEIGHED + 2 * plan.tails if looks else 0)
+    first = sum(plan.first_look) + CALM * looks + (WEIGHED + 2 * plan.tails if looks else 0)
     sizes = ", ".join(map(str, sorted(set(plan.first_look)))) or "none: too few requests are left"
     table.append(
         _row(
@@ -207,7 +209,7 @@ def rows(plan: EndpointPlan, prompts: Sequence[Prompt], servers: int) -> list[Ro
         )
     )
     spent = sum(r.requests for r in table)
-    more = (plan.looks - 1) * (sum(plan.next_look) + BLOCK * len(plan.next_look))
+    more = (plan.looks - 1) * (sum(plan.next_look) + CALM * len(plan.next_look))
     table.append(
         _row("load, further looks", max(0, min(more, plan.max_requests - spent)), 150,
              FILLER_TOKENS, "only while undecided; fork replay included")

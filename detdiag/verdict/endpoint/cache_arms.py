@@ -51,6 +51,20 @@ def cache_result(samples: Sequence[Sample]) -> CacheResult | None:
     )  # fmt: skip
 
 
+def bursts_miss(samples: Sequence[Sample]) -> bool:
+    """Does every new answer in bursts equal one that the cold calls of the same question gave?
+    Then other requests in the burst only emptied the cache."""
+    idle = {(s.group, s.outcome) for s in samples if s.arm == "idle"}
+    cold = {(s.group, s.outcome) for s in samples if s.arm == "cold"}
+    asked = {group for group, _ in cold}
+    fresh = [
+        (s.group, s.outcome)
+        for s in samples
+        if s.arm == "burst" and s.group in asked and (s.group, s.outcome) not in idle
+    ]
+    return bool(fresh) and all(key in cold for key in fresh)
+
+
 def cache_finding(result: CacheResult, p: float) -> Finding:
     """Failed where cold calls are the odd ones (adjusted ``p`` up to 0.01), else what was seen."""
     evidence = (

@@ -8,7 +8,12 @@ from typing import Final
 
 from detdiag.evidence.case import Case
 from detdiag.evidence.finding import Evidence, Finding
-from detdiag.verdict.endpoint.cache_arms import CacheResult, cache_finding, cache_result
+from detdiag.verdict.endpoint.cache_arms import (
+    CacheResult,
+    bursts_miss,
+    cache_finding,
+    cache_result,
+)
 from detdiag.verdict.endpoint.idle import Idle, idle_summary
 from detdiag.verdict.endpoint.load_arms import LoadResult, load_cause, load_open, load_result
 from detdiag.verdict.endpoint.opening import Open, few_open, load_open_case
@@ -68,6 +73,7 @@ def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, undrawn
     steady = distinct(s for s in now if s.arm == "idle") <= 1
     findings = [*map(route_passed, tests.routes), *_repeating(now)] if steady else []
     more, told, opened = _arms(case, tests, steady)
+    more, told = _misses(now, more, told)
     told = told if logprobs else [_of_text(f) for f in told]
     named += _jointly(more)
     findings += told
@@ -155,6 +161,19 @@ def _arms(
             if not steady and finding.outcome == "failed":
                 told[-1] = unsettled(finding)
     return named, told, opened
+
+
+def _misses(
+    now: Sequence[Sample], named: Sequence[Named], told: Sequence[Finding]
+) -> tuple[list[Named], list[Finding]]:
+    """Bursts that give nothing but the cold answers show the cache once more, and no load."""
+    rules = {finding.rule for finding, _ in named}
+    if not set(_TOO) <= rules or not bursts_miss(now):
+        return list(named), list(told)
+    kept = [pair for pair in named if pair[0].rule != "batch.load-sensitive"]
+    load = next(f for f, _ in named if f.rule == "batch.load-sensitive")
+    summary = f"{load.summary}; bursts give the answers of a cold cache and no others"
+    return kept, [*told, unsettled(replace(load, summary=summary, remedy=None))]
 
 
 _TOO: Final = {

@@ -9,7 +9,7 @@ from typing import Final
 
 from detdiag.evidence.finding import Evidence, Finding, Remedy
 from detdiag.evidence.observation import Observation
-from detdiag.verdict.endpoint.samples import context, usage
+from detdiag.verdict.endpoint.samples import context, usage, wall_s
 
 FASTER: Final = 8.0
 """Repeats of a long reply that are this many times faster than unseen prompts of that length."""
@@ -85,16 +85,11 @@ def _repeated(observations: Sequence[Observation]) -> set[str]:
 
 def _too_fast(observations: Sequence[Observation], others: Sequence[Observation]) -> set[str]:
     """Repeats against the ``fresh`` calls (unseen prompts of the same length, same server)."""
-    fresh = [_wall_s(o) for o in others if context(o).get("phase") == "fresh"]
+    fresh = [wall_s(o) for o in others if context(o).get("phase") == "fresh"]
     usual = median(fresh) if len(fresh) >= 2 else 0.0
     if usual < SLOW_ENOUGH_S:
         return set()
     idle = [o for o in observations if context(o).get("phase") == "idle"]
     long = [o for o in idle if usage(o, "completion_tokens") >= LONG_TOKENS]
-    quick = [o for o in long if _wall_s(o) * FASTER < usual]
+    quick = [o for o in long if wall_s(o) * FASTER < usual]
     return {o.id for o in quick} if len(quick) * 2 > len(long) else set()
-
-
-def _wall_s(one: Observation) -> float:
-    known = context(one)
-    return float(known.get("end_s") or 0.0) - float(known.get("sent_s") or 0.0)

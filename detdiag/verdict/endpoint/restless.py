@@ -4,6 +4,8 @@ server of our own that never gives the same bits."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
+from typing import Final
 
 from detdiag.evidence.case import Case
 from detdiag.evidence.finding import Evidence, Finding, Remedy
@@ -11,12 +13,14 @@ from detdiag.verdict.endpoint.arms import association_p, constant_inside
 from detdiag.verdict.endpoint.idle import Idle
 from detdiag.verdict.endpoint.opening import Open, change_open, draw_open, pool_open, reuse_open
 from detdiag.verdict.endpoint.routes import ChangePoint, change_point
-from detdiag.verdict.endpoint.samples import Sample, by_group, largest_change_nat
+from detdiag.verdict.endpoint.samples import Sample, by_group, largest_change_nat, wall_s
 from detdiag.verdict.report_object import Confidence
 from detdiag.verdict.residue import FAR_ABOVE_ROUNDING_NAT
 from detdiag.verdict.stats import ALPHA, wilson
 
 Named = tuple[Finding, Confidence]
+SLOWER: Final = 1.5
+"""Times that a call takes which cannot reuse what the server holds, where that shows."""
 
 
 def restless(
@@ -35,6 +39,9 @@ def restless(
         return (
             ([(reused, "likely")], None) if sole_tenant(case) else ([], reuse_open(reused.summary))
         )
+    carried = _by_previous_prompt(now)
+    if carried is not None:
+        return [(carried, "likely")], None
     if not sole_tenant(case):
         return [], pool_open(case, found, change, undrawn=undrawn)
     if not undrawn:
@@ -65,6 +72,53 @@ def _by_cached_tokens(idle: Sequence[Sample]) -> Finding | None:
         "high", subject="cached_tokens",
         evidence=(Evidence("p (cached tokens shuffled)", float(f"{p:.3g}")),),
         mechanism=True, explains=("cached_tokens", "prefix_cache"),
+    )  # fmt: skip
+
+
+def _by_previous_prompt(now: Sequence[Sample]) -> Finding | None:
+    """Answers that go with what the same client asked just before, and repeat otherwise: no pool
+    and no other tenant knows that. Cold and warm calls of one prompt count where another prompt
+    was asked in between."""
+    mine = [s for s in now if s.arm in ("idle", "cold", "warm")]
+
+    def after(sample: Sample) -> str | None:
+        found = sample.context("after")
+        return None if found is None else str(found)
+
+    known = [s for s in mine if after(s)]
+    seen = {(s.group, s.outcome) for s in known}
+    apart = {g for g, members in by_group(known).items() if len({s.outcome for s in members}) > 1}
+    known = [s for s in known if s.group in apart]
+    if not known or any((s.group, s.outcome) not in seen for s in mine):
+        return None
+    p = association_p(known, after)
+    if not constant_inside(known, after) or p > ALPHA:
+        return None
+    another = [s for s in known if after(s) == "another"]
+    same = [s for s in known if after(s) == "same"]
+    walls = [median(wall_s(s.observation) for s in arm) for arm in (another, same)]
+    slower = walls[0] / max(walls[1], 1e-9)
+    reuse = slower >= SLOWER
+    told = f", and come {slower:.2g} times as slow" if reuse else ""
+    change = largest_change_nat(known)
+    size = "" if change is None else f", by up to {change:.3g} nat"
+    return Finding(
+        "batch", "batch.prefix-reuse" if reuse else "batch.state-carried", "failed",
+        f"answers after another prompt differ from those after the same one{size}{told}; "
+        f"{len(another)} and {len(same)} replies, each kind repeats (p = {p:.2g})",
+        "high", subject="cached_tokens" if reuse else "order",
+        evidence=(
+            Evidence("replies after another prompt", len(another), len(known), "replies"),
+            Evidence("time after another prompt, over that after the same", round(slower, 2)),
+            Evidence("p (what was asked before shuffled)", float(f"{p:.3g}")),
+        ),
+        mechanism=True, explains=("cached_tokens", "prefix_cache", "order"),
+        remedy=Remedy(
+            "turn prompt reuse between requests off, or ask a fresh server",
+            command="llama.cpp: cache_prompt false; llama-cpp-python: start the server anew",
+            cost="prompts are computed anew on every call",
+            verify="answers after another prompt equal those after the same one",
+        ),
     )  # fmt: skip
 
 

@@ -48,6 +48,12 @@ def context(observation: Observation) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def wall_s(observation: Observation) -> float:
+    """From sending to the last byte, as the prober saw it."""
+    known = context(observation)
+    return float(known.get("end_s") or 0.0) - float(known.get("sent_s") or 0.0)
+
+
 def usage(observation: Observation, name: str) -> int:
     """A token count as the server reports it (``prompt_tokens``, ``completion_tokens``); 0 where
     it reports none."""

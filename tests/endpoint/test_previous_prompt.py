@@ -1,0 +1,107 @@
+"""A server that goes on from its last request: answers go with what was asked just before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from detdiag.evidence.observation import Observation
+from detdiag.probes.endpoint.cache import lever_for
+from tests.endpoint.test_judging import burst, idle, reply, verdict_of
+
+
+def calls(n: int, *, slow_s: float, texts: tuple[str, str] = ("a", "b")) -> list[Observation]:
+    """Two prompts asked in shuffled order; a call after the other prompt answers ``texts[1]``."""
+    draw, out, before = random.Random(4), [], None
+    for number in range(n):
+        query = draw.choice("pq")
+        if before is not None:
+            same = query == before
+            wall = 1.0 if same else slow_s
+            context = {"after": "same" if same else "another", "sent_s": 0.0, "end_s": wall}
+            unit = f"i{number // 4}"
+            out.append(reply(texts[not same], unit=unit, query=query, context=context))
+        before = query
+    return out
+
+
+@pytest.mark.parametrize(
+    ("slow_s", "rule"), [(4.0, "batch.prefix-reuse"), (1.0, "batch.state-carried")]
+)
+def test_answers_that_go_with_the_prompt_before(slow_s: float, rule: str) -> None:
+    """No pool and no other tenant knows our order, so neither is in question."""
+    found = verdict_of(calls(40, slow_s=slow_s))
+    assert (found["status"], found["layer"], found["rule"]) == ("attributed", "batch", rule)
+    assert found["confidence"] == "likely"
+
+
+def test_a_pool_is_not_taken_for_what_was_asked_before() -> None:
+    """Answers drawn whatever came before: abstain."""
+    draw = random.Random(1)
+    mixed = [
+        reply(draw.choice("ab"), query=o.query, unit=o.response["context"]["unit"],
+              context={"after": o.response["context"]["after"], "sent_s": 0.0, "end_s": 1.0})
+        for o in calls(60, slow_s=1.0)
+    ]  # fmt: skip
+    found = verdict_of(mixed)
+    assert found["status"] == "inconclusive"
+    assert set(found["confounded"]) == {"replica", "other tenants' load"}
+
+
+def test_one_odd_call_after_another_prompt_proves_nothing() -> None:
+    """The fewest that p = 0.01 allows: one of 60 is 1/60."""
+    rows = [o for o in calls(60, slow_s=4.0) if o.response["context"]["after"] == "same"]
+    odd = reply("b", query="p", context={"after": "another", "sent_s": 0.0, "end_s": 4.0})
+    assert verdict_of([*rows, odd])["status"] == "inconclusive"
+
+
+def cold_starts(cold: str, n: int = 4) -> list[Any]:
+    out = []
+    for number in range(n):
+        known = {"salt": f"s{number}", "lever": "another prompt before", "lever_known": True}
+        out.append(reply(cold, arm="cold", unit=f"s{number}", context=known))
+        out += [reply("a", arm="warm", unit=f"s{number}", context=known) for _ in range(4)]
+    return out
+
+
+@pytest.mark.parametrize(
+    ("in_bursts", "rules"),
+    [("bbab", {"batch.prefix-reuse"}), ("bcab", {"batch.prefix-reuse", "batch.load-sensitive"})],
+)
+def test_bursts_that_only_empty_the_cache_are_no_load(in_bursts: str, rules: set[str]) -> None:
+    rows: Sequence[Any] = [
+        *idle(40), *cold_starts("b"), *(o for i in range(8) for o in burst(in_bursts, f"b{i}"))
+    ]  # fmt: skip
+    found = failed_rules(rows)
+    assert found == rules
+
+
+def failed_rules(rows: Sequence[Any]) -> set[str]:
+    from detdiag.evidence.case import Case
+    from detdiag.verdict import decide
+
+    layers = decide(Case(tuple(rows), target={"kind": "endpoint"})).to_dict()["layers"]
+    told = [f for layer in layers for f in layer["findings"] if f["outcome"] == "failed"]
+    return {f["rule"] for f in told}
+
+
+@pytest.mark.parametrize(
+    ("family", "slower", "name", "known"),
+    [
+        ("vllm", 3.0, "cache_salt", True),
+        ("llama-cpp-python", None, "another prompt before", True),
+        ("ollama", None, "another prompt before", False),
+        ("ollama", 2.0, "another prompt before", True),
+        (None, 2.0, "another prompt before", True),
+        (None, 1.1, "a leading line of its own", False),
+        (None, None, "a leading line of its own", False),
+    ],
+)
+def test_the_lever_is_one_that_the_server_has(
+    family: str | None, slower: float | None, name: str, known: bool
+) -> None:
+    lever = lever_for(family, slower)
+    assert (lever.name, lever.known) == (name, known)
