@@ -16,7 +16,7 @@ FACTOR_LAYERS: Final = {"connection": "version", "session": "version"}
 
 def header(run: EndpointRun) -> dict[str, Any]:
     plan, main = run.plan, run.targets[0]
-    temperature = run.template.get("temperature", "the server's default")
+    temperature = main.template.get("temperature", "the server's default")
     return {
         "tool": {"name": "detdiag", "version": __version__},
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

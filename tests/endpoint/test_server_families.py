@@ -167,8 +167,10 @@ def test_a_router_that_drops_everything_convicts_nobody(tmp_path: Path) -> None:
     """Without log-probabilities, and with every knob dropped, nothing shows that it draws."""
     family = families.OpenRouter(drops=("temperature", "top_p", "seed", "logprobs", "top_logprobs"))
     with FamilyServer(family, Behaviour(**QUICK)) as server:
-        verdict = run(server, tmp_path, "/api/v1").verdict
-    assert verdict["status"] == "inconclusive", verdict["sentence"]
+        done = run(server, tmp_path, "/api/v1")
+    assert done.verdict["status"] == "inconclusive", done.verdict["sentence"]
+    assert "a draw is possible too" in done.verdict["sentence"]
+    assert "may not read it at all" in json.dumps(done.report)
 
 
 def test_failures_inside_a_200_are_retried_and_recorded(tmp_path: Path) -> None:

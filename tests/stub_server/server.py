@@ -163,6 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
             message = f"The model `{body.get('model')}` does not exist."
             self._json(404, {"error": {"message": message, "code": 404}})
             return
+        if not 0 < float(body.get("top_p") or 1) <= 1:
+            self._json(400, {"error": {"message": "top_p must be in (0, 1]", "code": 400}})
+            return
         key = digest(f"{self.path} {raw!r}")
         if behaviour.response_cache and key in stub.cache:
             self._json(200, stub.cache[key], {"x-litellm-cache-key": key})

@@ -18,6 +18,11 @@ FAMILY_SURFACES: Final = {
     "llamacpp": "llamacpp.server",
     "tgi": "tgi.chat",
     "ollama": "ollama.openai_api",
+    "llama-cpp-python": "llamacpp.python",
+    "transformers": "hf.serve",
+    "openai": "openai.chat",
+    "azure": "azure.openai_chat",
+    "openrouter": "openrouter.chat",
 }
 SHOWN: Final = ("failed", "inconclusive")
 

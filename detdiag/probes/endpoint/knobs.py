@@ -12,6 +12,8 @@ ARMS: dict[str, dict[str, object]] = {
     "seed": {"seed": 20},
 }
 MOST = 2
+IMPOSSIBLE = 5.0
+"""A ``top_p`` that no server accepts that reads it."""
 
 
 async def knobs(context: EndpointContext) -> str | None:
@@ -20,15 +22,28 @@ async def knobs(context: EndpointContext) -> str | None:
         return None  # log-probabilities show draws directly
     if not restless(context):
         return "no log-probabilities to look at; the idle arm repeats, so nothing that draws shows"
+    read = await _reads_top_p(context)
     for turn in range(context.plan.knobs):
         for query in _restless_queries(context)[:MOST]:
             for name in context.rng.sample(sorted(ARMS), len(ARMS)):
                 context.check()
                 await context.ask(
-                    query, phase="knob", arm="knob", unit=f"knob-{turn}", knob=name,
+                    query, phase="knob", arm="knob", unit=f"knob-{turn}", knob=name, read=read,
                     overrides=ARMS[name], role="intervention", connection="c0",
                 )  # fmt: skip
     return None
+
+
+async def _reads_top_p(context: EndpointContext) -> bool:
+    """A server that takes an impossible value may drop the parameter: an arm that it ignores
+    clears nothing."""
+    query = context.short()[0]
+    path, body = context.target.body(
+        query.prompt, max_tokens=query.max_tokens, overrides={"top_p": IMPOSSIBLE}
+    )
+    context.check()
+    reply = await context.target.client.call("POST", path, body, connection="c0", retry=False)
+    return reply.status in (400, 422)
 
 
 def _restless_queries(context: EndpointContext) -> list[Query]:

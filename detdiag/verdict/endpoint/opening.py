@@ -48,13 +48,15 @@ def masked_open(case: Case, hidden: Masked) -> Open:
     assert finding is not None
     return Open(
         f"Inconclusive: {finding.summary}.",
-        (
-            Next(
-                "ask past the response cache",
-                f'{command_of(case)} --header "Cache-Control: no-cache"',
-            ),
-        ),
+        (Next("ask past the response cache", _past_cache(case)),),
     )
+
+
+def _past_cache(case: Case) -> str:
+    """LiteLLM 1.108 reads the body only; other gateways the header."""
+    if case.target.get("engine") == "litellm":
+        return 'LiteLLM: "cache": {"no-cache": true} in the file of --request'
+    return f'{command_of(case)} --header "Cache-Control: no-cache"'
 
 
 def stopped_open(case: Case, why: str, answered: int) -> Open:

@@ -191,8 +191,10 @@ def knob_finding(observations: Sequence[Observation]) -> Finding | None:
     """The contrast without log-probabilities: does narrowing the draw to one token make the
     text repeat? Arms are ``as-sent``, ``narrow`` and ``seed``; None where they were not run."""
     arms: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    read = True
     for one in read_samples([o for o in observations if context(o).get("phase") == "knob"]):
         arms[str(one.context("knob"))].append((one.group, one.outcome))
+        read = read and one.context("read") is not False
     wide, narrow = arms.get("as-sent", []), arms.get("narrow", [])
     if len(wide) < 5 or len(narrow) < 5:
         return None
@@ -214,6 +216,12 @@ def knob_finding(observations: Sequence[Observation]) -> Finding | None:
             "high",
             kind="sampling_still_on", subject="temperature", evidence=evidence, remedy=_PIN,
             mechanism=True, explains=("*",),
+        )  # fmt: skip
+    if apart_narrow[0] and not read:
+        return Finding(
+            "config", KNOB_RULE, "inconclusive",
+            f"the server takes a top_p of 5, so it may not read it at all: {text}",
+            evidence=evidence,
         )  # fmt: skip
     if apart_narrow[0]:
         return Finding(
