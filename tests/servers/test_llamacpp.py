@@ -13,26 +13,49 @@ The server is started as::
     $DETDIAG_LLAMACPP_PYTHON -m llama_cpp.server --model $DETDIAG_GGUF --model_alias smollm2 \\
       --logits_all true
 
-It answers one request at a time, so bursts have no witness unless time betrays one.
+It answers one request at a time and goes on from what it computed last.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.servers.running import llamacpp, named
-from tests.servers.test_vllm import STORY, diagnose
+from tests.servers.running import NAME, llamacpp, named
+from tests.servers.test_vllm import LONG, STORY, diagnose
 
 pytestmark = pytest.mark.servers
 
 
-def test_greedy_requests_are_not_accused_of_load(tmp_path: Path) -> None:
-    """One slot, one request at a time: no batch effect can exist, and none may be claimed."""
+def moves_after_another_prompt(url: str) -> bool:
+    """By another road: does the same request answer otherwise once another one came between?"""
+
+    def ask(messages: object) -> object:
+        body = {"model": NAME, "messages": messages, "temperature": 0, "max_tokens": 4}
+        body |= {"logprobs": True, "top_logprobs": 8}
+        reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=600)
+        return reply.json()["choices"][0]["logprobs"]
+
+    ask(LONG)
+    again = ask(LONG)
+    assert ask(LONG) == again, "it does not repeat itself"
+    ask([{"role": "user", "content": "Sort these words: " + " ".join(map(str, range(150)))}])
+    return ask(LONG) != again
+
+
+def test_what_its_one_slot_held_is_named_and_load_is_not(tmp_path: Path) -> None:
+    """One request at a time: no batch effect can exist. After another prompt it computes this one
+    anew, with other bits than those that it keeps."""
     with llamacpp(Path(named("DETDIAG_GGUF")), tmp_path / "log") as url:
+        moves = moves_after_another_prompt(url)
         done = diagnose(tmp_path, url)
-    assert done.verdict["status"] in ("clean", "inconclusive"), done.verdict["sentence"]
+    verdict = done.verdict
+    if moves:
+        assert verdict["rule"] == "batch.prefix-reuse", verdict["sentence"]
+    else:
+        assert verdict["status"] in ("clean", "inconclusive"), verdict["sentence"]
 
 
 def test_its_own_default_temperature_is_config(tmp_path: Path) -> None:
