@@ -15,11 +15,10 @@ from detdiag.verdict.causes import (
     contrast_cause,
     explains,
     merge,
-    one_off,
     ranked,
     settle_interplay,
-    shown,
 )
+from detdiag.verdict.contrast_findings import one_off, shown
 from detdiag.verdict.contrasts import Contrast
 from detdiag.verdict.mechanisms import (
     ArgmaxCount,
@@ -28,7 +27,7 @@ from detdiag.verdict.mechanisms import (
     forks,
     sampling_state,
 )
-from detdiag.verdict.report_object import Confidence, Next
+from detdiag.verdict.report_object import Next
 from detdiag.verdict.residue import (
     Pinned,
     drift_cause,
@@ -37,6 +36,7 @@ from detdiag.verdict.residue import (
     pinned,
     sampling_cause,
 )
+from detdiag.verdict.static_causes import with_static
 from detdiag.verdict.table import Bundle
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
         causes += _kept_beside_ties(known, causes, analysis)
     held = pinned(analysis.table, rest, argmax, passive=passive)
     causes += _residue(analysis, causes, held)
-    causes = _with_static(case, static, config + causes, analysis)
+    causes = with_static(case, static, config + causes, analysis)
     named = [b for c in strong for b in (c.bundle,)] + [c.bundle for c in contributors]
     apart = [] if analysis.always_restless else analysis.confounded(named)
     confounded = tuple(kept for s, _ in apart if (kept := _without_symptoms(s)))
@@ -251,59 +251,6 @@ def _control_change(analysis: Analysis) -> float | None:
             if change is not None and (best is None or change > best):
                 best = change
     return best
-
-
-def _with_static(
-    case: Case, static: Sequence[Finding], causes: list[Cause], analysis: Analysis
-) -> list[Cause]:
-    """Add static findings that stand: proofs on a live target, and differences between given
-    files where the outcome differs and nothing measured speaks against them."""
-    live = case.target.get("kind") in ("local", "endpoint")
-    measured = {c.bundle.layer: c for c in analysis.contrasts}
-    for finding in static:
-        if any(c.layer == finding.layer for c in causes):
-            causes = [_explained_by_file(c, finding) for c in causes]
-            continue
-        if finding.outcome != "failed":
-            continue
-        if finding.layer == "config" and (live or finding.kind == "sampling_still_on"):
-            unstable = analysis.control_k > 0 or not analysis.control_n
-            if live or (unstable and analysis.divergence != "none"):
-                causes.append(_static_cause(finding, "likely", live))
-        elif live and finding.proven:
-            causes.append(_static_cause(finding, "confirmed", True))
-        elif analysis.divergence != "none" and finding.layer not in measured and not causes:
-            if not failing_controls(analysis) or finding.layer in ("config", "input"):
-                causes.append(_static_cause(finding, "suspected", False))
-    return causes
-
-
-def _explained_by_file(cause: Cause, finding: Finding) -> Cause:
-    """A contrast of the input says that the bytes matter; the diff of the files says which."""
-    if cause.layer != finding.layer or cause.layer != "input" or cause.finding.mechanism:
-        return cause
-    if cause.rule == finding.rule or cause.finding.data.get("file_rule"):
-        return cause
-    summary = f"{cause.finding.summary}; {finding.summary}"
-    told = replace(
-        cause.finding,
-        rule=finding.rule,
-        summary=summary,
-        remedy=finding.remedy,
-        data={"file_rule": finding.rule},
-    )
-    return replace(cause, rule=finding.rule, finding=told)
-
-
-def _static_cause(finding: Finding, confidence: Confidence, alone: bool) -> Cause:
-    return Cause(
-        finding.layer,
-        finding.rule,
-        confidence,
-        finding,
-        "none",
-        stands_alone=alone,
-    )
 
 
 def _without_symptoms(bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:

@@ -133,7 +133,7 @@ COMPOSED = {
         "3 of 64 replies inside bursts leave the answer that all 40 idle ones give (2 of 8 "
         "bursts) (p = 0.03); no witness that requests ran together",
     ],
-    "verdict/causes.py": ["p (location, Holm)", "p (repeatability, Holm)"],
+    "verdict/contrast_findings.py": ["p (location, Holm)", "p (repeatability, Holm)"],
     "probes/batch_wording.py": [
         "the same row gets other logits in a batch of another size: up to 0.0625 in logits, 0 of "
         "32 arg-max tokens flip; one longer row of as many tokens moves that module too; first in "
