@@ -62,9 +62,24 @@ def cold_starts(cold: str, n: int = 4) -> list[Any]:
     out = []
     for number in range(n):
         known = {"salt": f"s{number}", "lever": "another prompt before", "lever_known": True}
-        out.append(reply(cold, arm="cold", unit=f"s{number}", context=known))
-        out += [reply("a", arm="warm", unit=f"s{number}", context=known) for _ in range(4)]
+        known |= {"sent_s": 0.0, "end_s": 1.0}
+        first = {**known, "after": "another", "end_s": 4.0}
+        out.append(reply(cold, arm="cold", unit=f"s{number}", context=first))
+        again = {**known, "after": "same"}
+        out += [reply("a", arm="warm", unit=f"s{number}", context=again) for _ in range(4)]
     return out
+
+
+def test_two_cold_starts_are_enough_beside_many_calls_after_the_same_prompt() -> None:
+    """(1/5)^2 says nothing by itself; 2 of 2 against 0 of 28 is 1 in C(30, 2) = 435."""
+    calm = [
+        reply("a", unit=f"i{i // 4}", context={"after": "same", "sent_s": 0.0, "end_s": 1.0})
+        for i in range(20)
+    ]
+    found = verdict_of([*calm, *cold_starts("b", 2)])
+    assert (found["layer"], found["rule"]) == ("batch", "batch.prefix-reuse")
+    assert found["confidence"] == "likely"
+    assert verdict_of([*calm, *cold_starts("a", 2)])["layer"] is None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,13 @@ from detdiag.verdict.endpoint.cache_arms import (
 from detdiag.verdict.endpoint.idle import Idle, idle_summary
 from detdiag.verdict.endpoint.load_arms import LoadResult, load_cause, load_open, load_result
 from detdiag.verdict.endpoint.opening import Open, few_open, load_open_case
-from detdiag.verdict.endpoint.restless import Named, pairs_of, restless, sole_tenant
+from detdiag.verdict.endpoint.restless import (
+    Named,
+    by_previous_prompt,
+    pairs_of,
+    restless,
+    sole_tenant,
+)
 from detdiag.verdict.endpoint.routes import (
     Route,
     regroup,
@@ -73,6 +79,7 @@ def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, undrawn
     steady = distinct(s for s in now if s.arm == "idle") <= 1
     findings = [*map(route_passed, tests.routes), *_repeating(now)] if steady else []
     more, told, opened = _arms(case, tests, steady)
+    more = [*more, *(_carried(now, more) if steady else [])]
     more, told = _misses(now, more, told)
     told = told if logprobs else [_of_text(f) for f in told]
     named += _jointly(more)
@@ -161,6 +168,15 @@ def _arms(
             if not steady and finding.outcome == "failed":
                 told[-1] = unsettled(finding)
     return named, told, opened
+
+
+def _carried(now: Sequence[Sample], named: Sequence[Named]) -> list[Named]:
+    """Too few cold starts for a test of their own, yet every one of them answers otherwise than
+    all calls after the same prompt."""
+    if any(finding.rule == "batch.prefix-reuse" for finding, _ in named):
+        return []
+    found = by_previous_prompt(now)
+    return [] if found is None else [(found, "likely")]
 
 
 def _misses(

@@ -39,7 +39,7 @@ def restless(
         return (
             ([(reused, "likely")], None) if sole_tenant(case) else ([], reuse_open(reused.summary))
         )
-    carried = _by_previous_prompt(now)
+    carried = by_previous_prompt(now)
     if carried is not None:
         return [(carried, "likely")], None
     if not sole_tenant(case):
@@ -75,7 +75,7 @@ def _by_cached_tokens(idle: Sequence[Sample]) -> Finding | None:
     )  # fmt: skip
 
 
-def _by_previous_prompt(now: Sequence[Sample]) -> Finding | None:
+def by_previous_prompt(now: Sequence[Sample]) -> Finding | None:
     """Answers that go with what the same client asked just before, and repeat otherwise: no pool
     and no other tenant knows that. Cold and warm calls of one prompt count where another prompt
     was asked in between."""
