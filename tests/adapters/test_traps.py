@@ -82,6 +82,32 @@ def test_reasoning_that_only_one_build_logs_is_no_divergence(tmp_path: Path) -> 
     assert verdict(lines(tmp_path / "other.jsonl", other))["layer"] == "version"
 
 
+def span(i: int, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    said = {
+        "gen_ai.operation.name": "chat", "gen_ai.request.model": "m",
+        "gen_ai.request.temperature": 0.0, "gen_ai.openai.response.system_fingerprint":
+        f"fp_{i % 2}", "gen_ai.input.messages": json.dumps([{"role": "user", "content": ASKED}]),
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": parts}]),
+    }  # fmt: skip
+    attributes = [
+        {"key": k, "value": {"doubleValue" if isinstance(v, float) else "stringValue": v}}
+        for k, v in said.items()
+    ]
+    one = {"name": "chat m", "spanId": f"{i:016x}", "attributes": attributes}
+    one |= {"startTimeUnixNano": f"{i}000000000", "endTimeUnixNano": f"{i}900000000"}
+    return {"resourceSpans": [{"scopeSpans": [{"spans": [one]}]}]}
+
+
+def test_reasoning_that_only_some_spans_keep_is_no_divergence(tmp_path: Path) -> None:
+    def rows(answers: tuple[str, str]) -> Iterable[dict[str, Any]]:
+        for i in range(24):
+            thought = [{"type": "reasoning", "content": "Clause 7."}] if i % 2 else []
+            yield span(i, [*thought, {"type": "text", "content": answers[i % 2]}])
+
+    assert verdict(lines(tmp_path / "same.jsonl", rows((ONE, ONE))))["status"] == "clean"
+    assert verdict(lines(tmp_path / "other.jsonl", rows((ONE, TWO))))["layer"] == "version"
+
+
 def test_reasoning_that_every_reply_keeps_is_compared(tmp_path: Path) -> None:
     def row(i: int) -> dict[str, Any]:
         reply = chat(i, ONE)

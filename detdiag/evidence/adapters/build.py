@@ -74,17 +74,24 @@ def build(
 
 def _alike(exchanges: list[Exchange]) -> list[Exchange]:
     """Where only some replies of a model keep their reasoning, none is compared by it."""
-    bare = [without_reasoning(exchange.response) for exchange in exchanges]
+    bare = [_without_reasoning(exchange) for exchange in exchanges]
     keeps: dict[str | None, set[bool]] = defaultdict(set)
-    for exchange, body in zip(exchanges, bare, strict=True):
-        if bodies.family_of(body) is not None:
-            keeps[label(dig(exchange.request, "model"))].add(body is not exchange.response)
+    for exchange, other in zip(exchanges, bare, strict=True):
+        answered = exchange.output.text if exchange.output is not None else None
+        if answered or bodies.family_of(exchange.response) is not None:
+            keeps[label(dig(exchange.request, "model"))].add(other is not exchange)
     return [
-        replace(exchange, response=body)
-        if body is not exchange.response and len(keeps[label(dig(exchange.request, "model"))]) > 1
-        else exchange
-        for exchange, body in zip(exchanges, bare, strict=True)
+        other if len(keeps[label(dig(exchange.request, "model"))]) > 1 else exchange
+        for exchange, other in zip(exchanges, bare, strict=True)
     ]
+
+
+def _without_reasoning(exchange: Exchange) -> Exchange:
+    """The very same object where it has none."""
+    if exchange.output is not None:
+        return exchange if exchange.bare is None else replace(exchange, output=exchange.bare)
+    body = without_reasoning(exchange.response)
+    return exchange if body is exchange.response else replace(exchange, response=body)
 
 
 def _outputs(exchange: Exchange) -> list[Output]:

@@ -19,7 +19,8 @@ class Exchange:
     values; together they name one replica. Times are seconds since 1970. ``left_out`` is the
     reason why this exchange carries no evidence. ``line`` is the 1-based line or entry of the file.
     ``parameters_recorded`` is false where the log keeps the prompt and nothing of the parameters:
-    a temperature that is absent there may have been sent.
+    a temperature that is absent there may have been sent. ``bare`` is ``output`` without its
+    reasoning, where it has some.
     """
 
     line: int
@@ -35,6 +36,7 @@ class Exchange:
     query: str | None = None
     left_out: str | None = None
     parameters_recorded: bool = True
+    bare: Output | None = None
 
 
 @dataclass(frozen=True, slots=True)

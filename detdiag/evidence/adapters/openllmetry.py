@@ -62,8 +62,12 @@ def _read_span(span: Span) -> Exchange:
     if not completions:
         return replace(base, request=request)
     reason = label(first(completions[0], "finish_reason"))
-    output = Output(text=_answer(completions[0]), finish_reason=reason)
-    return replace(base, request=request, output=output)
+    told = completions[0]
+    output = Output(text=_answer(told), finish_reason=reason)
+    bare = Output(text=_answer({**told, "reasoning": None}), finish_reason=reason)
+    return replace(
+        base, request=request, output=output, bare=bare if told.get("reasoning") else None
+    )
 
 
 def _indexed(attributes: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:

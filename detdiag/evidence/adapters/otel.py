@@ -76,12 +76,14 @@ def is_genai(attributes: Mapping[str, Any]) -> bool:
 def read_span(span: Span) -> Exchange:
     attributes = span.attributes
     provider = label(first(attributes, "gen_ai.provider.name", "gen_ai.system"))
+    output, bare = _output(span), _output(span, reasoning=False)
     return Exchange(
         line=span.line,
         id=span.span_id,
         request=_request(span),
         response=_reply_facts(attributes),
-        output=_output(span),
+        output=output,
+        bare=bare if bare != output else None,
         surface=provider_surface(provider),
         factors=span_factors(attributes, provider),
         replica=span_replica(attributes),
@@ -187,20 +189,20 @@ def _event_messages(span: Span) -> list[dict[str, Any]]:
     return found
 
 
-def _output(span: Span) -> Output:
+def _output(span: Span, *, reasoning: bool = True) -> Output:
     reasons = maybe_json(span.attributes.get("gen_ai.response.finish_reasons"))
     reason = label(dig(reasons, 0)) if isinstance(reasons, list) else label(reasons)
     messages = maybe_json(_from_span_or_event(span, "gen_ai.output.messages"))
     if isinstance(messages, list) and messages:
         return Output(
-            text=message_text(messages[0]),
+            text=message_text(messages[0], reasoning=reasoning),
             finish_reason=reason or text(dig(messages, 0, "finish_reason")),
         )
     for event, attributes, body in span.events:
         if event == "gen_ai.choice":
             content = {**attributes, **obj(maybe_json(body))}
             return Output(
-                text=message_text(maybe_json(content.get("message", content))),
+                text=message_text(maybe_json(content.get("message", content)), reasoning=reasoning),
                 finish_reason=reason or text(content.get("finish_reason")),
             )
     if isinstance(span.attributes.get("ai.response.text"), str):  # Vercel AI SDK
@@ -209,10 +211,10 @@ def _output(span: Span) -> Output:
     completion = maybe_json(_from_span_or_event(span, "gen_ai.completion"))
     if isinstance(completion, list):
         completion = dig(completion, 0)
-    return Output(text=message_text(completion), finish_reason=reason)
+    return Output(text=message_text(completion, reasoning=reasoning), finish_reason=reason)
 
 
-def message_text(message: Any) -> str | None:
+def message_text(message: Any, *, reasoning: bool = True) -> str | None:
     """The answer of one recorded message: content, or parts of text, reasoning and tool calls."""
     if isinstance(message, str):
         return message
@@ -223,7 +225,7 @@ def message_text(message: Any) -> str | None:
     return answer_text(
         _joined(parts, "text"),
         [(p.get("name"), p.get("arguments")) for p in parts if p.get("type") == "tool_call"],
-        _joined(parts, "reasoning"),
+        _joined(parts, "reasoning") if reasoning else None,
     )
 
 
