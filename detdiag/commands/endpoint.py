@@ -45,7 +45,8 @@ class EndpointOptions:
 
 def diagnose_endpoint(options: EndpointOptions) -> tuple[Case, Path]:
     """Walk the phases on ``options.endpoint``; returns the case and its record."""
-    from detdiag.engine.endpoint import EndpointRun, diagnose
+    from detdiag.engine.endpoint import diagnose
+    from detdiag.engine.endpoint_record import EndpointRun
     from detdiag.engine.record_path import default_record
     from detdiag.layers import LAYERS
     from detdiag.probes.endpoint.baseline import read_endpoint_baseline

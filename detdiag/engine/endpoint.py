@@ -7,13 +7,11 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final
 
-from detdiag.engine.endpoint_record import capability_rows, facts_of, header
+from detdiag.engine.endpoint_record import EndpointRun, capability_rows, facts_of, header
 from detdiag.engine.phase_progress import PhaseProgress, progress_for
 from detdiag.engine.record_path import kept_on_interrupt
 from detdiag.errors import DetdiagError
@@ -22,34 +20,13 @@ from detdiag.evidence.finding import Finding
 from detdiag.evidence.record import Event, RecordWriter, read_record
 from detdiag.layers import LAYERS, Layer
 from detdiag.probes.endpoint import PHASES, EndpointContext, Phase
-from detdiag.probes.endpoint.baseline import Baseline, changed_facts
+from detdiag.probes.endpoint.baseline import changed_facts
 from detdiag.probes.endpoint.context import PhaseOver
-from detdiag.probes.endpoint.plan import EndpointPlan
-from detdiag.targets.endpoint import EndpointError, EndpointTarget
-from detdiag.targets.prompts import Prompt
+from detdiag.targets.endpoint import EndpointError
 from detdiag.verdict.endpoint.masking import masked
 
 MOE_REASON: Final = "which experts answered cannot be seen from outside; run on the model's folder"
 DONE: Final = "done"
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointRun:
-    """Everything one run needs. ``targets`` share one set of limits; the first one is probed in
-    full, the others as replicas of it."""
-
-    targets: tuple[EndpointTarget, ...]
-    prompts: tuple[Prompt, ...]
-    plan: EndpointPlan
-    record_path: Path
-    command: str
-    only: Collection[str] = LAYERS
-    skip: Collection[str] = ()
-    resume: bool = False
-    quiet: bool = False
-    baseline: Baseline | None = None
-    template: Mapping[str, Any] = field(default_factory=dict)
-    prompts_given: int = 0
 
 
 @dataclass(slots=True)

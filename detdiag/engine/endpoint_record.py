@@ -1,17 +1,40 @@
-"""What the record of an endpoint walk says about target and method, before any reply."""
+"""One endpoint run as it was asked for, and what its record says before any reply."""
 
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
 from detdiag import __version__
-from detdiag.targets.endpoint import Capabilities
-
-if TYPE_CHECKING:
-    from detdiag.engine.endpoint import EndpointRun
+from detdiag.layers import LAYERS
+from detdiag.probes.endpoint.baseline import Baseline
+from detdiag.probes.endpoint.plan import EndpointPlan
+from detdiag.targets.endpoint import Capabilities, EndpointTarget
+from detdiag.targets.prompts import Prompt
 
 FACTOR_LAYERS: Final = {"connection": "version", "session": "version"}
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRun:
+    """Everything one run needs. ``targets`` share one set of limits; the first one is probed in
+    full, the others as replicas of it."""
+
+    targets: tuple[EndpointTarget, ...]
+    prompts: tuple[Prompt, ...]
+    plan: EndpointPlan
+    record_path: Path
+    command: str
+    only: Collection[str] = LAYERS
+    skip: Collection[str] = ()
+    resume: bool = False
+    quiet: bool = False
+    baseline: Baseline | None = None
+    template: Mapping[str, Any] = field(default_factory=dict)
+    prompts_given: int = 0
 
 
 def header(run: EndpointRun) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from detdiag.evidence.case import Case
 from detdiag.evidence.finding import Evidence, Finding
 from detdiag.evidence.observation import Observation
 from detdiag.verdict.analysis import Analysis, analyse
+from detdiag.verdict.attribution import Attribution
 from detdiag.verdict.causes import (
     Cause,
     contrast_cause,
@@ -20,6 +20,7 @@ from detdiag.verdict.causes import (
 )
 from detdiag.verdict.contrast_findings import one_off, shown
 from detdiag.verdict.contrasts import Contrast
+from detdiag.verdict.endpoint import attribute_endpoint
 from detdiag.verdict.mechanisms import (
     ArgmaxCount,
     argmax_count,
@@ -27,53 +28,27 @@ from detdiag.verdict.mechanisms import (
     forks,
     sampling_state,
 )
-from detdiag.verdict.report_object import Next
 from detdiag.verdict.residue import (
     Pinned,
     drift_cause,
     failing_controls,
     operator_cause,
     pinned,
-    sampling_cause,
 )
+from detdiag.verdict.sampled import split_sampled
 from detdiag.verdict.static_causes import with_static
 from detdiag.verdict.table import Bundle
-
-if TYPE_CHECKING:
-    from detdiag.verdict.endpoint.opening import Open
-
-
-@dataclass(frozen=True, slots=True)
-class Attribution:
-    """What was found, before it is put into words."""
-
-    analysis: Analysis
-    causes: tuple[Cause, ...]
-    contributors: tuple[Contrast, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    """Static and mechanism findings, those that proved harmless downgraded."""
-    confounded: tuple[tuple[Bundle, ...], ...] = ()
-    weak: tuple[Contrast, ...] = ()
-    held: Pinned | None = None
-    argmax: ArgmaxCount = field(default=ArgmaxCount(0, 0, None, 0))
-    forks_moved: int = 0
-    open: Open | None = None
-    """Of a live server: what differs, or hides, without a cause that can be named."""
-    further: tuple[Next, ...] = ()
-    """What "no difference seen" leaves untested, and how to test it."""
 
 
 def attribute(case: Case, trials: Sequence[Observation]) -> Attribution:
     """Attribute the differences between ``trials`` (at least one)."""
     if case.target.get("kind") == "endpoint":
-        from detdiag.verdict.endpoint import attribute_endpoint
-
         return attribute_endpoint(case, trials)
     from detdiag.moe.recorded import routing_findings
 
     whole = analyse(trials, case.factor_layers)
     argmax = argmax_count(trials)
-    config, rest = _sampling(case, trials, whole, argmax)
+    config, rest = split_sampled(case, trials, whole, argmax)
     if not rest:
         proofs = [f for f in case.findings if f.outcome == "failed" and f.mechanism and f.proven]
         causes = config + merge([], proofs, whole.table, whole.divergence)
@@ -130,42 +105,6 @@ def _associated(cause: Cause) -> Cause:
         if cause.finding.proven or not cause.contrasts
         else replace(cause, confidence="suspected")
     )
-
-
-def _sampling(
-    case: Case, trials: Sequence[Observation], whole: Analysis, argmax: ArgmaxCount
-) -> tuple[list[Cause], list[Observation]]:
-    """(config causes from observations that sample, the observations left to judge)."""
-    live = case.target.get("kind") == "local"  # a probe's own runs say themselves how they draw
-    audited = not live and any(
-        f.layer == "config" and f.outcome == "failed" and f.kind == "sampling_still_on"
-        for f in case.findings
-    )
-    told = {i for f in case.findings for i in f.data.get("sampled_observations", ())}
-    sampled = [
-        o
-        for o in trials
-        if sampling_state(o) in ("sampling", "defaulted")
-        or o.id in told
-        or (audited and sampling_state(o) == "unknown")
-    ]
-    if not sampled:
-        return [], list(trials)
-    rest = [o for o in trials if o not in sampled] if len(sampled) < len(trials) else []
-    of_sampled = whole if not rest else analyse(sampled, case.factor_layers)
-    quiet = analyse(rest, case.factor_layers) if rest else None
-    repeats = quiet is not None and quiet.control_n > 0 and quiet.control_k == 0
-    cause = sampling_cause(sampled, of_sampled, argmax_count(sampled), repeats)
-    if cause is None:
-        return [], list(trials)
-    return [cause], rest
-
-
-def sampling_causes(
-    case: Case, trials: Sequence[Observation], whole: Analysis, argmax: ArgmaxCount
-) -> list[Cause]:
-    """Config causes of observations whose own parameters sample, or leave it to the server."""
-    return _sampling(case, trials, whole, argmax)[0]
 
 
 def _argmax_finding(

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from detdiag.evidence.case import Case
 from detdiag.layers import LAYERS
-from detdiag.verdict.attribute import Attribution
+from detdiag.verdict.attribution import Attribution
 from detdiag.verdict.outcome import compare
 from detdiag.verdict.stats import wilson
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from detdiag.evidence.case import Case, ProbeStatus
 from detdiag.evidence.finding import Evidence, Finding, FindingOutcome
 from detdiag.layers import LAYER_QUESTIONS, LAYERS, Layer
-from detdiag.verdict.attribute import Attribution
+from detdiag.verdict.attribution import Attribution
 from detdiag.verdict.contrast_findings import contrast_finding
 from detdiag.verdict.report_object import Attribution as Role
 from detdiag.verdict.report_object import LayerReport, cut

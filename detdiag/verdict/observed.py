@@ -9,7 +9,8 @@ from detdiag.evidence.case import Case
 from detdiag.evidence.finding import Locus
 from detdiag.evidence.observation import Observation
 from detdiag.layers import Layer
-from detdiag.verdict.attribute import Attribution, attribute
+from detdiag.verdict.attribute import attribute
+from detdiag.verdict.attribution import Attribution
 from detdiag.verdict.causes import Cause, first_locus
 from detdiag.verdict.figures import figure_tables
 from detdiag.verdict.layer_reports import layer_reports

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from detdiag.evidence.case import Case, ProbeStatus
-from detdiag.verdict.attribute import Attribution
+from detdiag.verdict.attribution import Attribution
 from detdiag.verdict.causes import Cause
 from detdiag.verdict.report_object import Next
 from detdiag.verdict.stats import runs_for_bound, wilson, zero_bound

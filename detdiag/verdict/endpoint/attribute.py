@@ -9,14 +9,19 @@ from detdiag.evidence.case import Case
 from detdiag.evidence.finding import Finding
 from detdiag.evidence.observation import Observation
 from detdiag.verdict.analysis import Analysis, analyse
-from detdiag.verdict.attribute import Attribution, sampling_causes
+from detdiag.verdict.attribution import Attribution
 from detdiag.verdict.causes import Cause, ranked
 from detdiag.verdict.contrasts import controls
 from detdiag.verdict.endpoint.judge import Judged, judge_arms, unsettled
 from detdiag.verdict.endpoint.masking import Masked, masked
-from detdiag.verdict.endpoint.opening import Open, cut_open, masked_open, stopped_open
+from detdiag.verdict.endpoint.opening import (
+    Open,
+    cut_open,
+    further,
+    masked_open,
+    stopped_open,
+)
 from detdiag.verdict.endpoint.prompt_gate import prompt_finding
-from detdiag.verdict.endpoint.reach import further
 from detdiag.verdict.endpoint.samples import context, read_samples
 from detdiag.verdict.endpoint.sampling import (
     KNOB_RULE,
@@ -30,6 +35,7 @@ from detdiag.verdict.endpoint.sampling import (
 )
 from detdiag.verdict.mechanisms import ArgmaxCount, ForkCount, argmax_count, forks, sampling_state
 from detdiag.verdict.report_object import Confidence
+from detdiag.verdict.sampled import sampling_causes
 from detdiag.verdict.table import Bundle, build_table
 
 

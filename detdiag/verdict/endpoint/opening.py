@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from detdiag.evidence.case import Case
+from detdiag.evidence.finding import Finding
 from detdiag.verdict.endpoint.idle import Idle
 from detdiag.verdict.endpoint.load_arms import LoadResult, bursts_needed, load_counts, witness_text
 from detdiag.verdict.endpoint.masking import Masked
@@ -25,6 +26,8 @@ class Open:
     confounded: tuple[str, ...] = ()
 
 
+LONGER: Final = 8
+"""Step by which an answer that was cut is made longer the next time."""
 POOL: Final = ("replica", "other tenants' load")
 
 
@@ -203,4 +206,17 @@ def few_open(case: Case, differing: Sequence[str]) -> Open:
     return Open(
         f"Inconclusive: answers differ with {shown}, but too few repeats support it.",
         (Next("repeat with more requests", again(case, max_requests=1000)),),
+    )
+
+
+def further(case: Case, findings: Sequence[Finding]) -> tuple[Next, ...]:
+    """What a clean verdict leaves open: answers longer than those that were cut."""
+    tokens = next((f.data["cut_at_tokens"] for f in findings if f.data.get("cut_at_tokens")), None)
+    if tokens is None:
+        return ()
+    return (
+        Next(
+            f"answers were cut at {tokens} tokens; what longer ones do under load is not tested",
+            again(case, max_new_tokens=LONGER * tokens),
+        ),
     )

@@ -7,13 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from detdiag.evidence.case import Case
-from detdiag.evidence.finding import Finding
 from detdiag.verdict.endpoint.samples import Sample, usage
-from detdiag.verdict.report_object import Next
-
-LONGER = 8
-"""Step by which an answer that was cut is made longer the next time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +77,3 @@ def _answer(sample: Sample) -> int:
 
 def _counted(sample: Sample) -> bool:
     return usage(sample.observation, "prompt_tokens") > 0
-
-
-def further(case: Case, findings: Sequence[Finding]) -> tuple[Next, ...]:
-    """What a clean verdict leaves open: answers longer than those that were cut."""
-    from detdiag.verdict.endpoint.opening import again
-
-    tokens = next((f.data["cut_at_tokens"] for f in findings if f.data.get("cut_at_tokens")), None)
-    if tokens is None:
-        return ()
-    return (
-        Next(
-            f"answers were cut at {tokens} tokens; what longer ones do under load is not tested",
-            again(case, max_new_tokens=LONGER * tokens),
-        ),
-    )
