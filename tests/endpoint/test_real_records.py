@@ -22,7 +22,10 @@ def report_of(name: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("name", "rule", "said"),
-    [("llama-cpp-python-one-slot", "batch.prefix-reuse", "after another prompt")],
+    [
+        ("vllm-cpu-bf16-load", "batch.load-sensitive", "the ones after it (decode steps) move"),
+        ("llama-cpp-python-one-slot", "batch.prefix-reuse", "after another prompt"),
+    ],
 )
 def test_its_cause_is_named(name: str, rule: str, said: str, tmp_path: Path) -> None:
     report = report_of(name, tmp_path)
