@@ -368,3 +368,18 @@ def test_prompt_tokens_without_the_cached_ones_are_no_other_prompt() -> None:
         )  # fmt: skip
     found = verdict_of(told)
     assert found["layer"] is None, found["sentence"]
+
+
+def test_servers_named_side_by_side_come_before_what_load_does_to_one() -> None:
+    rows = [
+        reply("ac"[number % 2], unit=f"i{number // 4}", replica=f"server {number % 2 + 1}")
+        for number in range(60)
+    ]
+    rows += [
+        replace(one, factors={**one.factors, "replica": "server 1"})
+        for number in range(8)
+        for one in burst("bbbb", f"b{number}")
+    ]
+    found = verdict_of(rows, replicas=2)
+    assert (found["layer"], found["confidence"]) == ("version", "confirmed")
+    assert [also["layer"] for also in found["also"]] == ["batch"]

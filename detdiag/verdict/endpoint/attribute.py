@@ -65,7 +65,7 @@ def attribute_endpoint(case: Case, trials: Sequence[Observation]) -> Attribution
     told = [*gates, *judged.findings, *filter(None, [hidden.finding()])]
     return Attribution(
         analysis,
-        tuple(ranked(causes)),
+        tuple(_in_order(causes)),
         findings=(
             *case.findings,
             *(unsettled(f) if hidden.ids and f.outcome == "passed" else f for f in told),
@@ -148,6 +148,15 @@ def _plain(observations: Sequence[Observation], *, connections: bool) -> list[Ob
         replace(o, factors={k: v for k, v in o.factors.items() if k not in dropped})
         for o in observations
     ]
+
+
+def _in_order(causes: Sequence[Cause]) -> list[Cause]:
+    """Servers that were named side by side are what was asked about: where they differ at idle,
+    that comes before what load or a cache does to one of them."""
+    found = ranked(causes)
+    apart = [c for c in found if c.rule == "version.replica-changes-output" and c.finding.proven]
+    early = [c for c in found if c.layer in ("config", "input")]
+    return early + apart + [c for c in found if c not in early and c not in apart]
 
 
 def _cause(finding: Finding, sure: Confidence, analysis: Analysis) -> Cause:
