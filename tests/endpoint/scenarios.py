@@ -40,6 +40,15 @@ def _one(**fields: Any) -> Callable[[int], tuple[Behaviour, ...]]:
     return lambda seed: (Behaviour(seed=seed, **fields),)
 
 
+ONE_SLOT: dict[str, Any] = {
+    "one_slot": True,
+    "prompt_token_s": 0.002,
+    "metrics": False,
+    "version": None,
+    "tokenizer": False,
+    "owner": "me",
+}
+"""As llama-cpp-python shows itself."""
 SCENARIOS: dict[str, Scenario] = {
     "healthy": Scenario(_one(), share=0.95),
     "healthy-rounded": Scenario(_one(logprobs="rounded"), share=0.95),
@@ -73,31 +82,9 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "prefix-cache": Scenario(_one(prefix_cache=True, warm_path=True), ("batch",), share=0.9),
     "one-slot": Scenario(
-        _one(
-            one_slot=True,
-            warm_path=True,
-            prompt_token_s=0.002,
-            metrics=False,
-            version=None,
-            tokenizer=False,
-            owner="me",
-        ),
-        ("batch",),
-        ("batch.prefix-reuse",),
-        share=0.8,
+        _one(warm_path=True, **ONE_SLOT), ("batch",), ("batch.prefix-reuse",), share=0.8
     ),
-    "one-slot-healthy": Scenario(
-        _one(
-            one_slot=True,
-            prompt_token_s=0.002,
-            metrics=False,
-            version=None,
-            tokenizer=False,
-            owner="me",
-        ),
-        share=0.6,
-        quick=False,
-    ),
+    "one-slot-healthy": Scenario(_one(**ONE_SLOT), share=0.6, quick=False),
     "replica-by-connection": Scenario(_one(replicas=2), ("version",), share=0.8),
     "replica-labelled": Scenario(
         _one(replicas=2, replica_header=True, choose_replica="request"), ("version",), share=0.8

@@ -383,3 +383,19 @@ def test_servers_named_side_by_side_come_before_what_load_does_to_one() -> None:
     found = verdict_of(rows, replicas=2)
     assert (found["layer"], found["confidence"]) == ("version", "confirmed")
     assert [also["layer"] for also in found["also"]] == ["batch"]
+
+
+def test_a_mere_suspicion_never_comes_first() -> None:
+    from detdiag.evidence.finding import Finding
+    from detdiag.verdict.causes import Cause
+    from detdiag.verdict.endpoint.attribute import _in_order
+
+    def cause(layer: Any, rule: str, sure: Any, *, proven: bool = False) -> Cause:
+        finding = Finding(layer, rule, "failed", "x", "high", proven=proven)
+        return Cause(layer, rule, sure, finding, "token", stands_alone=proven)
+
+    doubt = cause("config", "config.unspecified-default", "suspected")
+    load = cause("batch", "batch.load-sensitive", "confirmed", proven=True)
+    apart = cause("version", "version.replica-changes-output", "confirmed", proven=True)
+    assert _in_order([doubt, load]) == [load, doubt]
+    assert _in_order([load, apart]) == [apart, load]

@@ -110,7 +110,7 @@ def failed_rules(rows: Sequence[Any]) -> set[str]:
         ("llama-cpp-python", None, "another prompt before", True),
         ("ollama", None, "another prompt before", False),
         ("ollama", 2.0, "another prompt before", True),
-        (None, 2.0, "another prompt before", True),
+        (None, 2.0, "another prompt before", False),
         (None, 1.1, "a leading line of its own", False),
         (None, None, "a leading line of its own", False),
     ],
@@ -120,3 +120,44 @@ def test_the_lever_is_one_that_the_server_has(
 ) -> None:
     lever = lever_for(family, slower)
     assert (lever.name, lever.known) == (name, known)
+
+
+@pytest.mark.parametrize("jittery", [False, True])
+def test_other_prompts_beside_the_same_question_are_no_drift(jittery: bool) -> None:
+    """The baseline asked one prompt, this session several: on a server with one slot most calls
+    of the same question now come after another prompt, and answer otherwise."""
+
+    def session(name: str, share_another: float) -> list[Any]:
+        draw, out = random.Random(name), []
+        for number in range(30):
+            another = draw.random() < share_another
+            context = {"after": "another" if another else "same", "sent_s": 0.0, "end_s": 1.0}
+            unit = f"{name}{number // 4}"
+            out.append(reply("ab"[another], unit=unit, session=name, context=context))
+        return out
+
+    found = verdict_of([*session("baseline", 0.0), *session("now", 0.7 if jittery else 1.0)])
+    assert found["layer"] != "version", found["sentence"]
+
+
+def test_a_leading_line_is_judged_by_its_own_test_alone() -> None:
+    """Three of four starts with lines of their own: 0.008 before the correction, too much after."""
+    calm = [
+        reply("a", unit=f"i{i // 4}", context={"after": "same", "sent_s": 0.0, "end_s": 1.0})
+        for i in range(20)
+    ]
+    rows = []
+    for number in range(4):
+        for turn in range(5):
+            context = {
+                "salt": f"s{number}", "lever": "a leading line of its own",
+                "after": "same" if turn else "another", "sent_s": 0.0, "end_s": 1.0,
+            }  # fmt: skip
+            odd = turn == 0 and number < 3
+            rows.append(
+                reply("b" if odd else "a", arm="warm" if turn else "cold", unit=f"s{number}",
+                      query=f"q+s{number}", context=context)
+            )  # fmt: skip
+    steady = [o for i in range(8) for o in burst("aaaa", f"b{i}")]
+    found = verdict_of([*calm, *rows, *steady])
+    assert found["layer"] is None, found["sentence"]

@@ -47,7 +47,8 @@ def lever_for(family: str | None, slower: float | None = None) -> Lever:
         return Lever("cache_prompt: false", True, None, {"cache_prompt": False})
     shows = slower is not None and slower >= SLOWER
     if family in ONE_SLOT or shows:
-        known = shows or family == "llama-cpp-python"  # Ollama may have been given more slots
+        # Ollama may have been given more slots; of any other server time alone proves no slot
+        known = family == "llama-cpp-python" or (family == "ollama" and shows)
         return Lever("another prompt before", known, between=True)
     return Lever("a leading line of its own", False)
 

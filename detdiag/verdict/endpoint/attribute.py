@@ -155,8 +155,10 @@ def _in_order(causes: Sequence[Cause]) -> list[Cause]:
     that comes before what load or a cache does to one of them."""
     found = ranked(causes)
     apart = [c for c in found if c.rule == "version.replica-changes-output" and c.finding.proven]
-    early = [c for c in found if c.layer in ("config", "input")]
-    return early + apart + [c for c in found if c not in early and c not in apart]
+    rest = [c for c in found if c not in apart]
+    later = (i for i, c in enumerate(rest) if c.layer not in ("config", "input"))
+    at = next(later, len(rest))
+    return [*rest[:at], *apart, *rest[at:]]
 
 
 def _cause(finding: Finding, sure: Confidence, analysis: Analysis) -> Cause:

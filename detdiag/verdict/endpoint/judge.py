@@ -32,7 +32,7 @@ from detdiag.verdict.endpoint.routes import (
     route_passed,
     routes,
 )
-from detdiag.verdict.endpoint.samples import LABELS, Sample, distinct
+from detdiag.verdict.endpoint.samples import LABELS, Sample, after_alike, distinct
 from detdiag.verdict.endpoint.sessions import sessions, with_facts
 from detdiag.verdict.report_object import Confidence
 from detdiag.verdict.stats import ALPHA, holm, wilson
@@ -79,7 +79,7 @@ def judge_arms(case: Case, samples: Sequence[Sample], *, logprobs: bool, undrawn
     steady = distinct(s for s in now if s.arm == "idle") <= 1
     findings = [*map(route_passed, tests.routes), *_repeating(now)] if steady else []
     more, told, opened = _arms(case, tests, steady)
-    more = [*more, *(_carried(now, more) if steady else [])]
+    more = [*more, *(_carried(now, more, len(tests.p) + 1) if steady else [])]
     more, told = _misses(now, more, told)
     told = told if logprobs else [_of_text(f) for f in told]
     named += _jointly(more)
@@ -119,7 +119,7 @@ def _family(samples: Sequence[Sample], now: Sequence[Sample], explained: Route |
     tests = _Tests(
         idle_summary(now),
         [] if explained is not None else routes(idle),
-        route([s for s in samples if s.arm == "idle"], "session"),
+        route(after_alike([s for s in samples if s.arm == "idle"]), "session"),
         load_result(now),
         cache_result(now),
     )
@@ -170,12 +170,12 @@ def _arms(
     return named, told, opened
 
 
-def _carried(now: Sequence[Sample], named: Sequence[Named]) -> list[Named]:
+def _carried(now: Sequence[Sample], named: Sequence[Named], tests: int) -> list[Named]:
     """Too few cold starts for a test of their own, yet every one of them answers otherwise than
     all calls after the same prompt."""
     if any(finding.rule == "batch.prefix-reuse" for finding, _ in named):
         return []
-    found = by_previous_prompt(now)
+    found = by_previous_prompt(now, tests)
     return [] if found is None else [(found, "likely")]
 
 

@@ -75,11 +75,13 @@ def _by_cached_tokens(idle: Sequence[Sample]) -> Finding | None:
     )  # fmt: skip
 
 
-def by_previous_prompt(now: Sequence[Sample]) -> Finding | None:
+def by_previous_prompt(now: Sequence[Sample], tests: int = 1) -> Finding | None:
     """Answers that go with what the same client asked just before, and repeat otherwise: no pool
-    and no other tenant knows that. Cold and warm calls of one prompt count where another prompt
-    was asked in between."""
-    mine = [s for s in now if s.arm in ("idle", "cold", "warm")]
+    and no other tenant knows that. Cold and warm calls count for questions that were asked at
+    idle too (another prompt came in between, and the question is the same). ``tests`` is how many
+    tests share the level."""
+    asked = {s.group for s in now if s.arm == "idle"}
+    mine = [s for s in now if s.group in asked and s.arm in ("idle", "cold", "warm")]
 
     def after(sample: Sample) -> str | None:
         found = sample.context("after")
@@ -91,7 +93,7 @@ def by_previous_prompt(now: Sequence[Sample]) -> Finding | None:
     known = [s for s in known if s.group in apart]
     if not known or any((s.group, s.outcome) not in seen for s in mine):
         return None
-    p = association_p(known, after)
+    p = min(1.0, tests * association_p(known, after))
     if not constant_inside(known, after) or p > ALPHA:
         return None
     another = [s for s in known if after(s) == "another"]

@@ -108,6 +108,12 @@ def by_group(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
     return dict(out)
 
 
+def after_alike(samples: Iterable[Sample]) -> list[Sample]:
+    """Samples compared only where the server was asked the same kind of thing before: sessions
+    with other prompts put other requests in front of the same question."""
+    return [replace(s, group=f"{s.group}|after={s.context('after')}") for s in samples]
+
+
 def distinct(samples: Iterable[Sample]) -> int:
     """Most outcome classes that one group shows."""
     return max((len({s.outcome for s in g}) for g in by_group(samples).values()), default=0)

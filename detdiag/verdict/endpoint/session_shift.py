@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from detdiag.evidence.finding import Evidence, Finding
 from detdiag.evidence.observation import Candidate
-from detdiag.verdict.endpoint.samples import Sample, by_group
+from detdiag.verdict.endpoint.samples import Sample, after_alike, by_group
 from detdiag.verdict.residue import FAR_ABOVE_ROUNDING_NAT
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def session_shift(samples: Iterable[Sample]) -> Shift | None:
     """None where no question has :data:`ENOUGH` idle replies with alternatives in each session."""
     import numpy as np
 
-    idle = [s for s in samples if s.arm == "idle" and s.observation.output.positions]
+    idle = after_alike(s for s in samples if s.arm == "idle" and s.observation.output.positions)
     tables = [t for g in by_group(idle).values() if (t := _table(g)) is not None]
     if not tables:
         return None
