@@ -62,7 +62,7 @@ def _shown(
 ) -> _Shown:
     measured = measured_findings(layer, found)
     mine = [f for f in (found.findings if found is not None else case.findings) if f.layer == layer]
-    static = tuple(f for f in mine if not any(f.rule == c.rule for c in causes))
+    static = tuple(f for f in mine if not any(_twins(f, c) for c in causes))
     findings = (*(_with_tables(c, mine) for c in causes), *measured, *static)
     if causes:
         return _Shown(findings, "cause", "failed")
@@ -77,11 +77,17 @@ def _shown(
 
 def _with_tables(cause: Finding, mine: Sequence[Finding]) -> Finding:
     """The cause with the tables and the place of a finding of the same rule that it stands for."""
-    twin = next((f for f in mine if f.rule == cause.rule and f is not cause), None)
+    twin = next((f for f in mine if _twins(f, cause) and f is not cause), None)
     if twin is None:
         return cause
     data = {**twin.data, **cause.data}
     return replace(cause, data=data, where=cause.where or twin.where)
+
+
+def _twins(finding: Finding, cause: Finding) -> bool:
+    """One rule about one subject; a subject that only one of them names may be the other's."""
+    subjects = {finding.subject, cause.subject} - {None}
+    return finding.rule == cause.rule and len(subjects) < 2
 
 
 def _open(layer: Layer, found: Attribution) -> bool:

@@ -258,14 +258,21 @@ WHITE_BOX: Final[tuple[Entry, ...]] = (
 _DIVERGES: Final = ("batch.", "operator.", "decode.", "moe.", "version.", "config.best-effort",
                     "config.sampling")  # fmt: skip
 
+_SETTINGS: Final = (
+    "config.sampling", "config.effective-parameters", "config.requests-differ",
+    "config.ignored-parameter", "config.lost-on-the-wire", "config.changed-on-the-wire",
+    "config.unspecified-default", "config.breaks-batch-invariance", "config.unsupported-error",
+)  # fmt: skip
+"""Rules of settings that a request can change (what is best effort only it cannot)."""
+
 BLACK_BOX: Final[tuple[Entry, ...]] = (
     Entry(
-        ("config.",), BLACK, "send every parameter explicitly, greedy in the provider's own words",
+        _SETTINGS, BLACK, "send every parameter explicitly, greedy in the provider's own words",
         3, 0, "detdiag audit REQUEST --fix FIXED", "less varied text", "docs/rules.md",
         "detdiag audit FIXED",
     ),
     Entry(
-        ("input.", "config."), BLACK, "build every request in one canonical form", 3, 0,
+        ("input.", *_SETTINGS), BLACK, "build every request in one canonical form", 3, 0,
         "from detdiag.remedies import canonical_bytes\nbody = canonical_bytes(request)",
         "none", "detdiag.remedies.canonical_bytes", "detdiag diff REQUEST_A REQUEST_B",
         "canonical_prompt",

@@ -28,7 +28,8 @@ def decide_static(case: Case) -> Report:
         (with_remedy(f) for f in case.findings if f.outcome == "failed"),
         key=lambda f: (layer_rank(f.layer), _SEVERITY.index(f.severity)),
     )
-    layers = tuple(_layer(layer, case, failed) for layer in LAYERS)
+    named = [] if case.target.get("kind") == "endpoint" else failed
+    layers = tuple(_layer(layer, case, named) for layer in LAYERS)
     data = {**case.series, "ladder": []}
     return Report(
         _verdict(case, failed, layers), layers, case.margins, 0, case.target, case.fingerprint,
@@ -39,8 +40,8 @@ def decide_static(case: Case) -> Report:
 def _verdict(case: Case, failed: list[Finding], layers: tuple[LayerReport, ...]) -> Verdict:
     ruled_out = tuple(r.layer for r in layers if r.attribution == "ruled_out")
     untested = tuple(r.layer for r in layers if r.attribution == "untested")
-    if not failed and case.target.get("kind") == "endpoint":
-        return _no_reply(case, ruled_out, untested)
+    if case.target.get("kind") == "endpoint":
+        return _no_reply(case, failed, ruled_out, untested)
     without_answers = case.method.get("without_answers")
     if not failed and without_answers:
         return _no_answers("; ".join(without_answers), ruled_out, untested)
@@ -78,8 +79,14 @@ def _verdict(case: Case, failed: list[Finding], layers: tuple[LayerReport, ...])
     )
 
 
-def _no_reply(case: Case, ruled_out: tuple[Layer, ...], untested: tuple[Layer, ...]) -> Verdict:
-    """A server that never gave a reply to compare."""
+def _no_reply(
+    case: Case,
+    failed: list[Finding],
+    ruled_out: tuple[Layer, ...],
+    untested: tuple[Layer, ...],
+) -> Verdict:
+    """A server that never gave a reply to compare: what its request lacks is no cause of
+    differences that nobody saw, and stays advice."""
     stopped = next((f.summary for f in case.findings if f.rule == "config.calls-stopped"), "")
     command = str(case.method.get("command") or "detdiag run --endpoint URL --model-name M")
     return Verdict(
@@ -89,7 +96,10 @@ def _no_reply(case: Case, ruled_out: tuple[Layer, ...], untested: tuple[Layer, .
         ruled_out=ruled_out,
         untested=untested,
         would_change="Ten replies to one request.",
-        next=(Next("try again when the server answers", command),),
+        next=(
+            Next("try again when the server answers", command),
+            *(step for finding in failed[:1] for step in next_after(finding)),
+        ),
     )
 
 

@@ -212,6 +212,9 @@ def test_a_reasoning_model_is_asked_as_it_wants_and_samples(tmp_path: Path) -> N
     assert found["temperature 0"]["state"] == "refused"
     assert found[CHAT_LOGPROBS]["state"] == "refused"
     assert done.verdict["layer"] == "config", done.verdict["sentence"]
+    assert done.verdict["rule"] == "config.best-effort-only"
+    assert "send temperature 0" not in json.dumps(done.report)  # it was refused
+    assert "'temperature' does not support 0" in json.dumps(done.report)
     measured = [b for b in generating(server) if b.get("max_completion_tokens") == 32]
     assert measured and not any("temperature" in b or "logprobs" in b for b in measured)
 
@@ -235,6 +238,18 @@ def test_reasoning_that_leaves_no_room_to_answer_is_not_a_clean_bill(tmp_path: P
         verdict = run(server, tmp_path, "").verdict
     assert verdict["status"] == "inconclusive", verdict["sentence"]
     assert "--max-new-tokens" in verdict["sentence"]
+
+
+def test_a_request_that_samples_is_no_cause_where_no_reply_came(tmp_path: Path) -> None:
+    """Nobody saw a difference: what the file says stays advice."""
+    own = tmp_path / "request.json"
+    own.write_text(json.dumps({"messages": [{"role": "user", "content": PROMPT}]}))
+    family = families.OpenAIReasoning()
+    family.hidden = 40
+    with FamilyServer(family, Behaviour(**QUICK)) as server:
+        verdict = run(server, tmp_path, "", "--request", str(own)).verdict
+    assert verdict["status"] == "inconclusive", verdict["sentence"]
+    assert "send temperature 0" in [step["why"] for step in verdict["next"]]
 
 
 def test_a_server_that_only_streams_can_be_read(tmp_path: Path) -> None:

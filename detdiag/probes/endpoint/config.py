@@ -9,6 +9,7 @@ from detdiag.audit.document import Document
 from detdiag.audit.surfaces import SURFACES
 from detdiag.errors import DetdiagError
 from detdiag.evidence.adapters.surfaces import surface_of
+from detdiag.evidence.finding import Finding, Remedy
 from detdiag.probes.endpoint.context import EndpointContext
 from detdiag.targets.endpoint import EndpointTarget
 
@@ -25,6 +26,7 @@ FAMILY_SURFACES: Final = {
     "openrouter": "openrouter.chat",
 }
 SHOWN: Final = ("failed", "inconclusive")
+BEST_EFFORT: Final = "config.best-effort-only"
 
 
 def request_surface(target: EndpointTarget) -> str | None:
@@ -47,9 +49,32 @@ async def config(context: EndpointContext) -> str | None:
         result = audit_documents([document], engine_version=version)
     except DetdiagError:
         result = audit_documents([document])  # a version that the rules cannot order
+    dropped = target.capabilities.dropped
     for finding in result.findings:
-        if finding.outcome in SHOWN:
+        if finding.outcome in SHOWN and finding.subject not in dropped:
             context.emit(finding)
+    if "temperature" in dropped:
+        context.emit(_refused(target))
     if result.effective:
         context.emit(("effective_params", list(result.effective)))
     return None
+
+
+def _refused(target: EndpointTarget) -> Finding:
+    """No request makes this server greedy, so "send temperature 0" is no advice here."""
+    rows = target.capabilities.found
+    words = next((c.note for c in rows if c.name == "temperature 0"), "")
+    return Finding(
+        layer="config",
+        rule=BEST_EFFORT,
+        outcome="inconclusive",
+        severity="high",
+        kind="best_effort_only",
+        subject="temperature",
+        summary="the server refuses a temperature of 0 and uses its own",
+        remedy=Remedy(
+            "compare many answers instead of one, or use a model that takes temperature 0",
+            verify="the same run on a model that takes temperature 0 repeats",
+        ),
+        data={"refused": "temperature", "words": words},
+    )

@@ -84,7 +84,19 @@ def _config(case: Case, evidence: Sequence[Observation], argmax: ArgmaxCount) ->
     if all(sampling_state(o) == "greedy" for o in evidence):
         return []
     whole = analyse(_plain(evidence, connections=False), case.factor_layers)
-    return sampling_causes(case, evidence, whole, argmax)
+    causes = sampling_causes(case, evidence, whole, argmax)
+    refused = next((f for f in case.findings if f.data.get("refused") == "temperature"), None)
+    return causes if refused is None else [_without_choice(c, refused) for c in causes]
+
+
+def _without_choice(cause: Cause, refused: Finding) -> Cause:
+    """No temperature was sent because the server takes none of 0: that is no omission."""
+    summary = f"{refused.summary}; {cause.finding.summary}"
+    told = replace(
+        cause.finding, rule=refused.rule, kind=refused.kind, summary=summary,
+        remedy=refused.remedy, data=refused.data,
+    )  # fmt: skip
+    return replace(cause, rule=refused.rule, finding=told)
 
 
 def _gates(
