@@ -27,7 +27,7 @@ def read_logs(paths: Sequence[Path]) -> Logs:
     """Observations of every log; raise :class:`DetdiagError` where a file cannot be read."""
     if not paths:
         return Logs()
-    from detdiag.evidence.adapters import read_evidence, why_ignored
+    from detdiag.evidence.adapters import read_files, why_ignored
 
     out: list[Observation] = []
     ignored: list[str] = []
@@ -36,8 +36,7 @@ def read_logs(paths: Sequence[Path]) -> Logs:
     for path in paths:
         if path.suffix == ".ndjson":
             out.extend(read_record(path).observations)
-            continue
-        found = read_evidence(path)
+    for path, found in read_files([p for p in paths if p.suffix != ".ndjson"]).items():
         if found is None:
             ignored.append(f"{path.name}: {why_ignored(path)}")
             continue

@@ -58,12 +58,11 @@ def _logs(folder: Path) -> list[Path]:
 
 def _left_out(paths: Sequence[Path]) -> tuple[dict[str, int], dict[str, int]]:
     """(answers of a response cache, everything else left out), as the adapters count them."""
-    from detdiag.evidence.adapters import read_evidence
+    from detdiag.evidence.adapters import read_files
 
     cached: Counter[str] = Counter()
     others: Counter[str] = Counter()
-    for path in paths:
-        found = read_evidence(path)
+    for found in read_files(paths).values():
         for note in () if found is None else found.notes:
             if (match := _LEFT_OUT.match(note)) is not None:
                 (cached if "response cache" in match[2] else others)[match[2]] += int(match[1])

@@ -6,12 +6,13 @@ in even rounds and B in odd ones, other words from B for the first three questio
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from detdiag.evidence.adapters import Adapted, read_evidence, untested_layers
+from detdiag.evidence.adapters import Adapted, read_evidence, read_files, untested_layers
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "evidence"
 
@@ -263,6 +264,47 @@ def test_gemini_and_cohere_positions_carry_ids() -> None:
     assert gemini.output.positions[0].top[1].logprob == -3.5
     cohere = read("cohere/pairs.jsonl").observations[0]
     assert cohere.output.positions is not None and cohere.output.positions[1].id == 2001
+
+
+COLLECTOR = FIXTURES / "otel_collector"
+
+
+@pytest.mark.parametrize("logs", ["logs_1_37.json", "logs_1_36.json"])
+def test_events_in_a_file_of_their_own_are_read_with_their_spans(logs: str) -> None:
+    """The spans have times, parameters and servers, the events have the words."""
+    paths = [COLLECTOR / logs, COLLECTOR / "traces.json"]
+    found = read_files(paths)
+    assert list(found) == [COLLECTOR / "traces.json"]
+    (adapted,) = found.values()
+    assert adapted is not None and adapted.format == "OpenTelemetry GenAI spans"
+    observations = sorted(adapted.observations, key=lambda o: o.factors["time"])
+    assert [o.output.text for o in observations] == IN_ORDER
+    assert all(o.request and o.request["messages"] for o in observations)
+    servers = {o.factors["replica"] for o in observations[:6]}
+    assert len(servers) == 1 and servers != {o.factors["replica"] for o in observations[6:12]}
+    assert [o.factors["concurrency"] for o in observations[::6]] == [1] * 5 + [6]
+
+
+def test_events_alone_are_calls_as_far_as_they_go() -> None:
+    """Events of one moment each: no overlap. Those of 1.36 keep no parameters."""
+    found = read("otel_collector/logs_1_37.json")
+    assert found.format == "OpenTelemetry GenAI events"
+    observations = sorted(found.observations, key=lambda o: o.factors["time"])
+    assert [o.output.text for o in observations[:30]] == IN_ORDER[:30]
+    assert "concurrency" in found.lacks and "temperature" not in found.lacks
+    old = read("otel_collector/logs_1_36.json")
+    assert sorted(o.output.text or "" for o in old.observations) == sorted(IN_ORDER)
+    assert all("parameters" in o.unrecorded for o in old.observations)
+
+
+def test_events_of_other_spans_stay_calls_of_their_own(tmp_path: Path) -> None:
+    events = json.loads((COLLECTOR / "logs_1_37.json").read_text())
+    for record in events["resourceLogs"][0]["scopeLogs"][0]["logRecords"]:
+        record["spanId"] = record["spanId"][::-1] + "00"
+    (tmp_path / "logs.json").write_text(json.dumps(events))
+    found = read_files([tmp_path / "logs.json", COLLECTOR / "traces.json"])
+    counts = [0 if one is None else len(one.observations) for one in found.values()]
+    assert counts == [36, 0]
 
 
 def test_spans_without_content_are_not_compared() -> None:

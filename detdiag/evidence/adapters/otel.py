@@ -68,9 +68,14 @@ def exchanges(document: Document) -> Iterator[Exchange | Broken]:
 
 def is_genai(attributes: Mapping[str, Any]) -> bool:
     """Whether a span is one call to a model (and not an agent, a tool or an embedding)."""
-    if attributes.get("gen_ai.operation.name") in _OTHER_OPERATIONS:
-        return False
-    return any(key.startswith(("gen_ai.request.", "gen_ai.response.")) for key in attributes)
+    return not is_other(attributes) and any(
+        key.startswith(("gen_ai.request.", "gen_ai.response.")) for key in attributes
+    )
+
+
+def is_other(attributes: Mapping[str, Any]) -> bool:
+    """Whether the operation is known to be something else than a call to a model."""
+    return attributes.get("gen_ai.operation.name") in _OTHER_OPERATIONS
 
 
 def read_span(span: Span) -> Exchange:

@@ -27,6 +27,18 @@ class Span:
     failed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """A log record of an event that names the span it belongs to."""
+
+    line: int
+    span_id: str
+    event: str
+    attributes: Mapping[str, Any]
+    body: Any
+    time_s: float | None
+
+
 _SCOPES: Final = ("scopeSpans", "instrumentationLibrarySpans", "scope_spans")
 _LOG_SCOPES: Final = ("scopeLogs", "scope_logs")
 
@@ -37,12 +49,19 @@ def read_spans(document: Document) -> list[Span]:
     logs: dict[str, list[tuple[str, Mapping[str, Any], Any]]] = defaultdict(list)
     for line, row in document.rows:
         spans += [_span(line, raw) for raw in _raw_spans(row)]
-        for record in _raw_logs(row):
-            event = _log_event(record)
-            ident = label(first(record, "spanId", "span_id"))
-            if event is not None and ident is not None:
-                logs[ident].append(event)
+    for record in read_log_records(document):
+        logs[record.span_id].append((record.event, record.attributes, record.body))
     return [_with_logs(span, logs.get(span.span_id or "", [])) for span in _numbered(spans)]
+
+
+def read_log_records(document: Document) -> Iterator[LogRecord]:
+    """Every log record of the file that is an event of a span."""
+    for line, row in document.rows:
+        for raw in _raw_logs(row):
+            event, ident = _log_event(raw), label(first(raw, "spanId", "span_id"))
+            when = first(raw, "timeUnixNano", "observedTimeUnixNano", "timestamp")
+            if event is not None and ident is not None:
+                yield LogRecord(line, ident, *event, epoch_s(when))
 
 
 def sample_spans(document: Document, count: int = 64) -> list[Span]:
