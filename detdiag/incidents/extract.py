@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from detdiag.evidence.adapters import bodies, pairs
-from detdiag.evidence.adapters.build import redacted
 from detdiag.evidence.adapters.document import Document
 from detdiag.evidence.adapters.factors import response_factors
 from detdiag.evidence.adapters.interface import Adapter, Broken, Exchange
+from detdiag.evidence.adapters.left_out import redacted
 from detdiag.evidence.adapters.shape import first, label, loads, obj
 from detdiag.evidence.adapters.streams import CUT
 from detdiag.evidence.observation import Output

@@ -14,7 +14,7 @@ import msgspec
 import orjson
 from msgspec import UNSET
 
-from detdiag.evidence.adapters.build import redacted
+from detdiag.evidence.adapters.left_out import redacted
 from detdiag.evidence.adapters.shape import label, number
 from detdiag.incidents.columns import ABSENT, NAMES
 from detdiag.incidents.signature import Keyer, flat_keys, head, plain

@@ -6,7 +6,6 @@ response cache are taken out, and channels that nothing carries are named.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -19,9 +18,9 @@ from detdiag.evidence.adapters.bodies.reasoning import without_reasoning
 from detdiag.evidence.adapters.factors import prompt_token_ids, response_factors
 from detdiag.evidence.adapters.interface import Adapted, Broken, Exchange
 from detdiag.evidence.adapters.lacks import absent_channels
+from detdiag.evidence.adapters.left_out import counted, mark, redacted
 from detdiag.evidence.adapters.overlap import peak_overlap
 from detdiag.evidence.adapters.shape import arr, dig, epoch_s, first, label, obj, text
-from detdiag.evidence.adapters.streams import CUT
 from detdiag.evidence.observation import Observation, Output
 from detdiag.inputs.canonical import prompt_part, request_digest
 
@@ -52,14 +51,14 @@ def build(
             exchanges.append(entry)
     exchanges = _alike(exchanges)
     answers = [_outputs(exchange) for exchange in exchanges]
-    exchanges = _mark(exchanges, answers)
+    exchanges = mark(exchanges, answers)
     factors, folded = _factors(exchanges)
     observations: list[Observation] = []
     for exchange, found, own in zip(exchanges, answers, factors, strict=True):
         if exchange.left_out is None:
             observations += _observations(path, exchange, found, own)
     observations = _unique_ids(observations)
-    notes = [*_counted(exchanges), *_folded(folded), *_ungrouped(observations)]
+    notes = [*counted(exchanges), *_folded(folded), *_ungrouped(observations)]
     if not exchanges:
         notes.append("no reply in this file")
     return Adapted(
@@ -98,95 +97,6 @@ def _outputs(exchange: Exchange) -> list[Output]:
     if exchange.output is not None:
         return [exchange.output]
     return bodies.outputs(exchange.response)
-
-
-def _mark(exchanges: list[Exchange], answers: list[list[Output]]) -> list[Exchange]:
-    """Give every exchange without evidence its reason."""
-    repeated = _repeated_ids(exchanges, answers)
-    cut, copies = _cut(exchanges), _written_twice(exchanges, answers)
-    out = []
-    for index, (exchange, found) in enumerate(zip(exchanges, answers, strict=True)):
-        reason = exchange.left_out
-        if reason is None and not any(_says_something(output) for output in found):
-            error = isinstance(exchange.response, Mapping) and bodies.is_error(exchange.response)
-            reason = "error instead of an answer" if error else "no answer recorded"
-        elif reason is None and any(redacted(o.text or "") for o in found):
-            reason = "answer redacted or cut by the logger"
-        elif reason is None and index in cut:
-            reason = "the stream broke off before its end"
-        elif reason is None and index in copies:
-            reason = "the same record a second time (id, time and answer)"
-        elif reason is None and index in repeated:
-            reason = (
-                "same response id as an earlier reply (a response cache or the call logged twice)"
-            )
-        out.append(exchange if reason == exchange.left_out else replace(exchange, left_out=reason))
-    return out
-
-
-def _cut(exchanges: list[Exchange]) -> set[int]:
-    """Streams without an end; none where no stream of the file has one, because then it is the
-    log that leaves the last chunk out."""
-    streams = [obj(e.response).get(CUT) is True for e in exchanges]
-    ended = any(
-        not cut and bodies.family_of(e.response) for cut, e in zip(streams, exchanges, strict=True)
-    )
-    return {index for index, cut in enumerate(streams) if cut} if ended else set()
-
-
-_REDACTIONS: Final = frozenset(
-    {"redacted-by-litellm", "[redacted]", "redacted", "<redacted>", "__redacted__"}
-)
-
-
-_CUT_MARK: Final = re.compile(r"[\[(<{][^\[(<{\])>}]{0,30}truncated[^\])>}]{0,30}[\])>}]\s*$", re.I)
-"""What loggers write at the end of a text that they cut: ``... [truncated 120 chars]``."""
-
-
-def redacted(answer: str) -> bool:
-    """Redacted answers are all alike, and cut ones only as far as they go: neither is evidence."""
-    if len(answer) < 40 and answer.strip().lower() in _REDACTIONS:
-        return True
-    return "(litellm_truncated" in answer or bool(_CUT_MARK.search(answer, len(answer) - 80))
-
-
-def _says_something(output: Output) -> bool:
-    return output.text is not None or output.token_ids is not None
-
-
-def _repeated_ids(exchanges: list[Exchange], answers: list[list[Output]]) -> set[int]:
-    """Later replies with an id, a creation time and a text seen before.
-
-    Where one id stands for several texts the server's ids say nothing, and nothing is left out.
-    """
-    seen: dict[tuple[str, str | None], int] = {}
-    texts: dict[tuple[str, str | None], set[str | None]] = defaultdict(set)
-    later: set[int] = set()
-    for index, (exchange, found) in enumerate(zip(exchanges, answers, strict=True)):
-        ident = label(first(exchange.response, "id", "responseId"))
-        if ident is None or exchange.left_out is not None or not found:
-            continue
-        key = (ident, label(dig(exchange.response, "created")))
-        texts[key].add(found[0].text)
-        if key in seen:
-            later.add(index)
-        seen.setdefault(key, index)
-    return set() if any(len(found) > 1 for found in texts.values()) else later
-
-
-def _written_twice(exchanges: list[Exchange], answers: list[list[Output]]) -> set[int]:
-    """Later records with the log's own id, start and answer of an earlier one: a shipper that
-    sends again, or two exports that were joined."""
-    seen: set[tuple[str, float, str | None]] = set()
-    later: set[int] = set()
-    for index, (exchange, found) in enumerate(zip(exchanges, answers, strict=True)):
-        if exchange.id is None or exchange.start_s is None or not found:
-            continue
-        key = (exchange.id, exchange.start_s, found[0].text)
-        if key in seen:
-            later.add(index)
-        seen.add(key)
-    return later
 
 
 def _factors(exchanges: list[Exchange]) -> tuple[list[dict[str, Any]], dict[str, str]]:
@@ -276,13 +186,6 @@ def _unique_ids(observations: list[Observation]) -> list[Observation]:
         again = seen[one.id]
         out.append(one if again == 1 else replace(one, id=f"{one.id}~{again}"))
     return out
-
-
-def _counted(exchanges: list[Exchange]) -> list[str]:
-    reasons = Counter(e.left_out for e in exchanges if e.left_out is not None)
-    return [
-        f"{count} of {len(exchanges)} records left out: {why}" for why, count in reasons.items()
-    ]
 
 
 def _folded(folded: Mapping[str, str]) -> list[str]:
