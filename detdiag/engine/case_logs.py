@@ -42,7 +42,9 @@ def read_logs(paths: Sequence[Path]) -> Logs:
             continue
         out.extend(found.observations)
         ignored.extend(f"{path.name}:{line}: {why}" for line, why in found.broken)
-        if found.observations:
+        if found.read_with is not None:
+            notes.append(f"{path.name}: read together with {found.read_with}")
+        elif found.observations:
             notes.extend(f"{path.name}: {note}" for note in found.notes)
         elif found.calls:
             without_answers.append(f"{path.name} ({found.format}): {'; '.join(found.notes)}")

@@ -59,6 +59,8 @@ class Adapted:
     notes: tuple[str, ...] = ()
     calls: int = 0
     """Calls to a model that the file holds, those without a usable answer included."""
+    read_with: str | None = None
+    """The file of spans that these events were read with; the observations are there."""
 
 
 class Adapter(Protocol):

@@ -33,18 +33,26 @@ def read_files(paths: Sequence[Path]) -> dict[Path, Adapted | None]:
     found = {path: read_evidence(path) for path in paths}
     events = [p for p, one in found.items() if one is not None and one.format == otel_events.name]
     spans = [p for p, one in found.items() if one is not None and one.format in _OF_SPANS]
-    if events and spans:
-        held = {path: read_document(path) for path in events}
-        joined: set[str] = set()
-        for path in spans:
-            document = read_document(path)
-            joined |= {span.span_id for span in read_spans(document) if span.span_id is not None}
-            rows = [row for beside in held.values() for row in beside.rows]
-            found[path] = _adapted(replace(document, rows=(*document.rows, *rows)))
-        for path, document in held.items():
-            if any(record.span_id in joined for record in read_log_records(document)):
-                del found[path]
-    return found
+    return found | _joined(events, spans)
+
+
+def _joined(events: Sequence[Path], spans: Sequence[Path]) -> dict[Path, Adapted | None]:
+    """Spans with the events of the other files, and those files without observations of their
+    own."""
+    if not events or not spans:
+        return {}
+    out: dict[Path, Adapted | None] = {}
+    held = {path: read_document(path) for path in events}
+    rows = [row for beside in held.values() for row in beside.rows]
+    for path in spans:
+        document = read_document(path)
+        known = {span.span_id for span in read_spans(document)}
+        out[path] = _adapted(replace(document, rows=(*document.rows, *rows)))
+        for beside, of_events in held.items():
+            if any(record.span_id in known for record in read_log_records(of_events)):
+                broken = tuple(sorted(of_events.broken))
+                out[beside] = Adapted((), otel_events.name, (), broken, read_with=path.name)
+    return out
 
 
 def _adapted(document: Document) -> Adapted | None:
