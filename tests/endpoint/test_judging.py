@@ -166,6 +166,30 @@ def test_a_cold_start_that_nobody_confirms_tests_nothing(known: bool, outcome: s
     assert cache_finding(result, 1.0).outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("texts", "witness", "outcome"),
+    [("bbbb", "metrics", "passed"), ("aaaa", "none", "inconclusive")],
+)
+def test_cold_starts_that_agree_clear_the_cache_where_load_is_known(
+    texts: str, witness: str, outcome: str
+) -> None:
+    """Where load has no witness they must not clear the whole layer."""
+    starts = [
+        reply(
+            "a", arm="warm" if turn else "cold", unit=f"k{salt}",
+            context={"salt": f"k{salt}", "lever": "cache_salt", "lever_known": True},
+        )
+        for salt in range(4)
+        for turn in range(4)
+    ]  # fmt: skip
+    bursts = [o for i in range(8) for o in burst(texts, f"b{i}", witness)]
+    case = Case((*idle(40), *bursts, *starts), target={"kind": "endpoint"})
+    [batch] = [r for r in decide(case).layers if r.layer == "batch"]
+    found = {f.rule: f.outcome for f in batch.findings}
+    assert found["batch.prefix-reuse"] == outcome
+    assert batch.attribution == ("cause" if outcome == "passed" else "untested")
+
+
 def test_one_change_in_time_is_no_accusation() -> None:
     found = verdict_of(idle(20) + idle(20, "b"))
     assert found["status"] == "inconclusive"

@@ -164,7 +164,9 @@ def _arms(
         if finding.outcome == "failed" and steady:
             named.append((finding, "confirmed" if finding.proven else "likely"))
         else:
-            told.append(finding if cleared or finding.outcome != "passed" else unsettled(finding))
+            # alone it would clear the layer; beside a load effect it says what that is not
+            known = cleared or any(f.rule == "batch.load-sensitive" for f, _ in named)
+            told.append(finding if known or finding.outcome != "passed" else unsettled(finding))
             if not steady and finding.outcome == "failed":
                 told[-1] = unsettled(finding)
     return named, told, opened
