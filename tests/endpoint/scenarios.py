@@ -74,8 +74,9 @@ SCENARIOS: dict[str, Scenario] = {
     "load-rounded": Scenario(
         _one(load_share=0.5, logprobs="rounded"), ("batch",), share=0.9, quick=False
     ),
+    # bits that move show in a text at near ties alone: in 3 of 20 seeds
     "load-text-only": Scenario(
-        _one(load_share=0.5, logprobs="rejected"), ("batch",), share=0.3, latent=True
+        _one(load_share=0.5, logprobs="rejected"), ("batch",), share=0.05, latent=True
     ),
     "load-no-metrics": Scenario(
         _one(load_share=0.5, metrics=False, base_s=0.05), ("batch",), share=0.8
