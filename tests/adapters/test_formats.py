@@ -297,14 +297,15 @@ def test_events_alone_are_calls_as_far_as_they_go() -> None:
     assert all("parameters" in o.unrecorded for o in old.observations)
 
 
-def test_events_of_other_spans_stay_calls_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("foreign", [36, 6])
+def test_events_of_other_spans_stay_calls_of_their_own(foreign: int, tmp_path: Path) -> None:
     events = json.loads((COLLECTOR / "logs_1_37.json").read_text())
-    for record in events["resourceLogs"][0]["scopeLogs"][0]["logRecords"]:
+    for record in events["resourceLogs"][0]["scopeLogs"][0]["logRecords"][:foreign]:
         record["spanId"] = record["spanId"][::-1] + "00"
     (tmp_path / "logs.json").write_text(json.dumps(events))
     found = read_files([tmp_path / "logs.json", COLLECTOR / "traces.json"])
     counts = [0 if one is None else len(one.observations) for one in found.values()]
-    assert counts == [36, 0]
+    assert counts == [foreign, 36 - foreign]
 
 
 def test_spans_without_content_are_not_compared() -> None:

@@ -54,6 +54,18 @@ def idle(n: int, text: str = "a") -> list[Observation]:
     return [reply(text, unit=f"i{i // 4}") for i in range(n)]
 
 
+def starts(known: bool) -> list[Observation]:
+    """Cold starts that agree with their warm repeats; ``known``: the lever works."""
+    return [
+        reply(
+            "a", arm="warm" if turn else "cold", unit=f"k{salt}",
+            context={"salt": f"k{salt}", "lever": "a leading line", "lever_known": known},
+        )
+        for salt in range(4)
+        for turn in range(4)
+    ]  # fmt: skip
+
+
 def test_load_needs_bursts_not_replies() -> None:
     """Ten new answers in one burst are one event; in ten bursts they are ten."""
     one = idle(40) + [o for i in range(10) for o in burst("bbbb" if i == 0 else "aaaa", f"b{i}")]
@@ -153,15 +165,7 @@ def test_answers_that_go_with_cached_tokens_need_one_server_only() -> None:
 def test_a_cold_start_that_nobody_confirms_tests_nothing(known: bool, outcome: str) -> None:
     from detdiag.verdict.endpoint.cache_arms import cache_finding, cache_result
 
-    rows = [
-        reply(
-            "a", arm="warm" if turn else "cold", unit=f"k{salt}",
-            context={"salt": f"k{salt}", "lever": "a leading line", "lever_known": known},
-        )
-        for salt in range(4)
-        for turn in range(4)
-    ]  # fmt: skip
-    result = cache_result(read_samples(rows))
+    result = cache_result(read_samples(starts(known)))
     assert result is not None
     assert cache_finding(result, 1.0).outcome == outcome
 
@@ -174,16 +178,8 @@ def test_cold_starts_that_agree_clear_the_cache_where_load_is_known(
     texts: str, witness: str, outcome: str
 ) -> None:
     """Where load has no witness they must not clear the whole layer."""
-    starts = [
-        reply(
-            "a", arm="warm" if turn else "cold", unit=f"k{salt}",
-            context={"salt": f"k{salt}", "lever": "cache_salt", "lever_known": True},
-        )
-        for salt in range(4)
-        for turn in range(4)
-    ]  # fmt: skip
     bursts = [o for i in range(8) for o in burst(texts, f"b{i}", witness)]
-    case = Case((*idle(40), *bursts, *starts), target={"kind": "endpoint"})
+    case = Case((*idle(40), *bursts, *starts(True)), target={"kind": "endpoint"})
     [batch] = [r for r in decide(case).layers if r.layer == "batch"]
     found = {f.rule: f.outcome for f in batch.findings}
     assert found["batch.prefix-reuse"] == outcome

@@ -60,7 +60,7 @@ class Adapted:
     calls: int = 0
     """Calls to a model that the file holds, those without a usable answer included."""
     read_with: str | None = None
-    """The file of spans that these events were read with; the observations are there."""
+    """The file of spans that some of these events were read with; their observations are there."""
 
 
 class Adapter(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from detdiag.evidence.adapters.build import build
 from detdiag.evidence.adapters.document import Document, read_document
 from detdiag.evidence.adapters.interface import Adapted
 from detdiag.evidence.adapters.registry import adapter_for
-from detdiag.evidence.adapters.spans import read_log_records, read_spans
+from detdiag.evidence.adapters.spans import read_spans
 
 _OF_SPANS: Final = (otel.name, openllmetry.name)
 
@@ -33,26 +33,36 @@ def read_files(paths: Sequence[Path]) -> dict[Path, Adapted | None]:
     found = {path: read_evidence(path) for path in paths}
     events = [p for p, one in found.items() if one is not None and one.format == otel_events.name]
     spans = [p for p, one in found.items() if one is not None and one.format in _OF_SPANS]
-    return found | _joined(events, spans)
+    return found | _joined({path: found[path] for path in events}, spans)
 
 
-def _joined(events: Sequence[Path], spans: Sequence[Path]) -> dict[Path, Adapted | None]:
-    """Spans with the events of the other files, and those files without observations of their
-    own."""
+def _joined(
+    events: Mapping[Path, Adapted | None], spans: Sequence[Path]
+) -> dict[Path, Adapted | None]:
+    """Spans with the events of the other files, and those files with the calls that no span of
+    the case holds."""
     if not events or not spans:
         return {}
-    out: dict[Path, Adapted | None] = {}
-    held = {path: read_document(path) for path in events}
-    rows = [row for beside in held.values() for row in beside.rows]
+    out: dict[Path, Adapted | None] = dict(events)
+    rows = [row for path in events for row in read_document(path).rows]
     for path in spans:
         document = read_document(path)
         known = {span.span_id for span in read_spans(document)}
         out[path] = _adapted(replace(document, rows=(*document.rows, *rows)))
-        for beside, of_events in held.items():
-            if any(record.span_id in known for record in read_log_records(of_events)):
-                broken = tuple(sorted(of_events.broken))
-                out[beside] = Adapted((), otel_events.name, (), broken, read_with=path.name)
+        for beside in events:
+            out[beside] = _without(out[beside], known, path.name)
     return out
+
+
+def _without(
+    events: Adapted | None, known: Collection[str | None], read_with: str
+) -> Adapted | None:
+    """Events of no known span; an observation of events has the id of its span."""
+    assert events is not None
+    kept = tuple(o for o in events.observations if o.id not in known)
+    if len(kept) == len(events.observations):
+        return events
+    return replace(events, observations=kept, read_with=read_with)
 
 
 def _adapted(document: Document) -> Adapted | None:
