@@ -308,6 +308,17 @@ def test_events_of_other_spans_stay_calls_of_their_own(foreign: int, tmp_path: P
     assert counts == [foreign, 36 - foreign]
 
 
+def test_events_outside_of_any_span_are_not_thrown_together(tmp_path: Path) -> None:
+    events = json.loads((COLLECTOR / "logs_1_37.json").read_text())
+    for record in events["resourceLogs"][0]["scopeLogs"][0]["logRecords"]:
+        record["spanId"] = "0000000000000000"
+    (tmp_path / "logs.json").write_text(json.dumps(events))
+    found = read_evidence(tmp_path / "logs.json")
+    assert found is not None
+    assert sorted(o.output.text or "" for o in found.observations) == sorted(IN_ORDER)
+    assert len({o.query for o in found.observations}) == 6
+
+
 def test_spans_without_content_are_not_compared() -> None:
     found = read("otel/console.json")
     assert found.observations == ()

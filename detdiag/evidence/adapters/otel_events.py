@@ -31,15 +31,25 @@ def matches(document: Document) -> bool:
 def exchanges(document: Document) -> Iterator[Exchange | Broken]:
     """One call for each span that the events name."""
     calls: dict[str, list[LogRecord]] = defaultdict(list)
-    for record in read_log_records(document):
+    for number, record in enumerate(read_log_records(document)):
         if _is_own(record):
-            calls[record.span_id].append(record)
+            calls[_call(record, number)].append(record)
     for records in calls.values():
         span = _span(records)
         if not otel.is_other(span.attributes):
             found = otel.read_span(span)
             recorded = any(key.startswith("gen_ai.request.") for key in span.attributes)
             yield replace(found, parameters_recorded=recorded)
+
+
+def _call(record: LogRecord, number: int) -> str:
+    """The span, which nothing but its id names; written outside of any span (an id of zeros) a
+    record is a call of its own, since nothing says which belong together."""
+    return record.span_id if _in_span(record) else f"record {number}"
+
+
+def _in_span(record: LogRecord) -> bool:
+    return bool(record.span_id.strip("0x"))
 
 
 def _is_own(record: LogRecord) -> bool:
@@ -56,7 +66,7 @@ def _span(records: list[LogRecord]) -> Span:
         name="",
         attributes=attributes,
         events=tuple((r.event, r.attributes, r.body) for r in records),
-        span_id=records[0].span_id,
+        span_id=records[0].span_id if _in_span(records[0]) else None,
         start_s=min(times, default=None),
     )
 

@@ -62,7 +62,7 @@ def _without(
     kept = tuple(o for o in events.observations if o.id not in known)
     if len(kept) == len(events.observations):
         return events
-    return replace(events, observations=kept, read_with=read_with)
+    return replace(events, observations=kept, notes=(), read_with=read_with)
 
 
 def _adapted(document: Document) -> Adapted | None:
